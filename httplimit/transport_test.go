@@ -4,15 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -457,5 +460,95 @@ func TestTransport_IsNotRefusedByAServerOfThisModule(t *testing.T) {
 		}
 		assert.Zero(t, refused)
 		assert.Equal(t, 30*time.Second, time.Since(start))
+	})
+}
+
+type tenantKey struct{}
+
+func tenantOf(r *http.Request) string { s, _ := r.Context().Value(tenantKey{}).(string); return s }
+
+// What a request keeps while it waits for another policy goes back if its caller leaves, or an upstream pauses it.
+func TestTransport_KeptGrantsGoBack(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(ctx context.Context, cancel func(), transport http.RoundTripper){
+		"its caller leaves": func(_ context.Context, cancel func(), _ http.RoundTripper) { cancel() },
+		"it is paused": func(ctx context.Context, _ func(), transport http.RoundTripper) {
+			_, _ = send(context.WithValue(ctx, tenantKey{}, "other"), t, transport, api)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			first := &returner{Fake: middlewaretest.Budget(1, time.Second)}
+			asked := 0
+			second := &returner{Fake: &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
+				asked++
+				return limit.Decision{Granted: asked > 1, Limit: 10, RetryAfter: time.Second, ResetAfter: time.Minute}, nil
+			}}}
+			other := grants()
+			plan := func(r *http.Request) limit.Limiter {
+				if tenantOf(r) == "other" {
+					return other
+				}
+				return nil
+			}
+			transport := httplimit.NewTransport(answers(http.StatusTooManyRequests, "Retry-After", "2"), httplimit.Policy{Limiter: first, Plan: plan}, quiet,
+				httplimit.WithPolicy(httplimit.Policy{Name: "second", Limiter: second, Cost: func(r *http.Request) (int64, error) {
+					return int64(1 - len(tenantOf(r))/5), nil // none of other's
+				}}))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			left := make(chan error, 1)
+			go func() { left <- limitertest.Second(send(ctx, t, transport, api)) }()
+			time.Sleep(1500 * time.Millisecond)
+			assert.Len(t, second.Asked(), 2)
+			assert.Len(t, first.Asked(), 2, "after the second")
+			assert.Empty(t, second.GivenBack(), "it is kept")
+			ends(ctx, cancel, transport)
+			time.Sleep(time.Second)
+			assert.Len(t, second.GivenBack(), 1, name)
+			assert.Len(t, second.Asked(), 2, "it does not ask meanwhile")
+			cancel()
+			assert.ErrorIs(t, <-left, context.Canceled)
+		})
+	}
+}
+
+// WithTimeout bounds each try of a request that waits for permits, and not how long it waits.
+func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var takes atomic.Int64
+		takes.Store(int64(20 * ms))
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, send func() error) error {
+			time.Sleep(time.Duration(takes.Load()))
+			return send()
+		}))
+		keyed := limitertest.NewClient(t, rdb).Keyed("", limitertest.Every(1, time.Second))
+		transport := func(opts ...httplimit.Option) http.RoundTripper {
+			return httplimit.NewTransport(answers(http.StatusNoContent), keyed, append(opts, quiet)...)
+		}
+		for later := range 10 { // some are under way a second after they began to wait
+			url := fmt.Sprintf("http://api%d.example.org", later)
+			_, err := send(t.Context(), t, transport(), url)
+			require.NoError(t, err)
+			time.Sleep(time.Duration(later) * 5 * ms)
+			_, err = send(t.Context(), t, transport(), url)
+			require.NoError(t, err, "%d", later)
+		}
+
+		for url, opts := range map[string][]httplimit.Option{
+			"http://a.example.org": nil, "http://b.example.org": {httplimit.WithWait(10 * time.Second)},
+		} {
+			_, err := send(t.Context(), t, transport(), url)
+			require.NoError(t, err)
+			silent := time.AfterFunc(500*ms, func() { takes.Store(int64(5 * time.Second)) })
+			took, err := send(t.Context(), t, transport(opts...), url)
+			require.ErrorIs(t, err, limit.ErrUnavailable)
+			assert.False(t, silent.Stop())
+			assert.Less(t, took, 2500*ms, "it waits for a second, and then for an answer")
+			takes.Store(int64(20 * ms))
+			time.Sleep(time.Minute)
+		}
 	})
 }
