@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -212,58 +213,33 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 	})
 }
 
-func TestBatchLimits(t *testing.T) {
+// A batch is for one configuration, and for no more permits than a member holds, beside the bounds of a lane.Batch.
+func TestBatch_IsBounded(t *testing.T) {
 	t.Parallel()
 	type adding struct {
 		permits  int64
-		times    int
-		fits     bool
-		inLine   bool
 		fallback string
+		fits     bool
 	}
-	type row struct {
-		adding []adding
-		runs   []lane.Run
-	}
-	each(t, map[string]row{
-		"permits fit in a member": {
-			[]adding{{maxPermits - 1, 1, true, false, ""}, {2, 1, false, false, ""}, {1, 1, true, false, ""}, {1, 1, false, false, ""}},
-			[]lane.Run{{Permits: maxPermits - 1, Count: 1}, {Permits: 1, Count: 1}},
-		},
-		"requests": {
-			[]adding{{1, lane.MaxRequests, true, false, ""}, {1, 1, false, false, ""}},
-			[]lane.Run{{Permits: 1, Count: lane.MaxRequests}},
-		},
-		"one configuration": {
-			[]adding{{1, 1, true, false, "1 1 0 0"}, {1, 1, false, false, "2 1 0 0"}, {1, 1, false, false, ""}, {1, 1, true, false, "1 1 0 0"}},
-			[]lane.Run{{Permits: 1, Count: 2}},
-		},
-		"the line's requests are runs of their own": {
-			[]adding{{1, 2, true, true, ""}, {1, 1, true, false, ""}},
-			[]lane.Run{{Permits: 1, Count: 2, InLine: true}, {Permits: 1, Count: 1}},
-		},
-	}, func(t *testing.T, tt row) {
+	each(t, map[string][]adding{
+		"permits fit in a member": {{maxPermits - 1, "", true}, {2, "", false}, {1, "", true}, {1, "", false}},
+		"requests":                append(slices.Repeat([]adding{{1, "", true}}, lane.MaxRequests), adding{1, "", false}),
+		"one configuration":       {{1, "1 1 0 0", true}, {1, "2 1 0 0", false}, {1, "", false}, {1, "1 1 0 0", true}},
+	}, func(t *testing.T, all []adding) {
 		b := newTestBatch()
-		requests, line, sum := 0, 0, int64(0)
-		for i, a := range tt.adding {
-			for range a.times {
-				r := newTestRequest(a.permits)
-				if a.fallback != "" {
-					r.limiter = &Limiter{Default: &Default{Fallback: a.fallback}}
-				}
-				require.Equal(t, a.fits, b.add(r, a.inLine), "adding %d", i)
-				if a.fits {
-					requests++
-					sum += a.permits
-				}
-				if a.inLine {
-					line++
-				}
+		requests, sum := 0, int64(0)
+		for i, a := range all {
+			r := newTestRequest(a.permits)
+			if a.fallback != "" {
+				r.limiter = &Limiter{Default: &Default{Fallback: a.fallback}}
+			}
+			require.Equal(t, a.fits, b.add(r, false), "adding %d", i)
+			if a.fits {
+				requests++
+				sum += a.permits
 			}
 		}
-		assert.Equal(t, tt.runs, b.Runs)
 		assert.Len(t, b.requests, requests)
-		assert.Equal(t, line, b.Line)
 		assert.Equal(t, sum, b.Sum)
 	})
 }
@@ -331,34 +307,52 @@ func TestJointLine_NextOfOneWhoseTimeIsOverYieldsAfterAnInterval(t *testing.T) {
 
 // Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants
 // the fewest.
-func TestJointLine_PassForAllReturnsToThoseForWhomThereIsEnoughNow(t *testing.T) {
+func TestJointLine_PassForAllAsksWhomWhatIsFreeMayServe(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
-	l, all := newTestJointLine(t, now, 9, 5, 6, 2)
-	now = now.Add(time.Second)
-	l.run(now)
-	assert.False(t, l.strict)
-	assert.Equal(t, []int{0}, asking(all))
-	refused := func(i int, free int64) {
-		l.asked(all[i])
-		l.note(all[i], time.Hour, time.Second, now)
-		l.goOn(free, now)
+	type step struct {
+		of      int // it was asked for, and refused unless it is granted
+		granted bool
+		free    int64
+		turns   []int // who is asked for next
+		why     string
 	}
-	refused(0, 3)
-	assert.Equal(t, []int{3}, asking(all))
-	refused(3, 8)
-	assert.Equal(t, []int{1}, asking(all), "both were passed over with 3")
-	refused(1, 7)
-	assert.Equal(t, []int{2}, asking(all))
-	refused(2, math.MaxInt64)
-	assert.Empty(t, asking(all), "each is asked for once")
-
-	l.again = true
-	l.run(now)
-	refused(0, 1)
-	assert.Equal(t, []int{3}, asking(all), "to learn when to go on")
-	refused(3, 1)
-	assert.Empty(t, asking(all), "all others want more than it")
+	type row struct {
+		permits []int64 // of all
+		passes  [][]step
+	}
+	each(t, map[string]row{
+		"returns to those for whom there is enough now": {
+			[]int64{9, 5, 6, 2}, [][]step{{
+				{0, false, 3, []int{3}, ""},
+				{3, false, 8, []int{1}, "both were passed over with 3"},
+				{1, false, 7, []int{2}, ""},
+				{2, false, math.MaxInt64, nil, "each is asked for once"},
+			}, {
+				{0, false, 1, []int{3}, "to learn when to go on"},
+				{3, false, 1, nil, "all others want more than it"},
+			}},
+		},
+		"learns from another once the least is granted": {[]int64{9, 4, 5}, [][]step{{{0, false, 3, []int{1}, ""}, {1, true, 2, []int{2}, ""}}}},
+	}, func(t *testing.T, row row) {
+		now := time.Now()
+		l, all := newTestJointLine(t, now, row.permits...)
+		now = now.Add(time.Second)
+		for _, pass := range row.passes {
+			l.run(now)
+			assert.False(t, l.strict)
+			assert.Equal(t, []int{0}, asking(all))
+			for _, s := range pass {
+				if l.asked(all[s.of]); s.granted {
+					l.remove(all[s.of])
+				} else {
+					l.note(all[s.of], time.Hour, time.Second, now)
+				}
+				l.goOn(s.free, now)
+				assert.Equal(t, s.turns, asking(all), s.why)
+			}
+			l.again = true
+		}
+	})
 }
 
 // Requests that were not asked for, since the first was refused, are the next of the pass if the first has left.
@@ -380,23 +374,6 @@ func TestLine_PassGoesOnWithThoseThatWereNotAskedFor(t *testing.T) {
 		l.refused(r, lane.Result{Unasked: true}, time.Second, time.Time{})
 	}
 	assert.Equal(t, &all[1].place, l.unasked())
-}
-
-// Once the one that wants the fewest permits has been asked for, another may be.
-func TestJointLine_PassForAllLearnsFromAnotherOnceTheLeastIsGranted(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	l, all := newTestJointLine(t, now, 9, 4, 5)
-	now = now.Add(time.Second)
-	l.run(now)
-	l.asked(all[0])
-	l.note(all[0], time.Hour, time.Second, now)
-	l.goOn(3, now)
-	assert.Equal(t, []int{1}, asking(all))
-	l.asked(all[1])
-	l.remove(all[1])
-	l.goOn(2, now)
-	assert.Equal(t, []int{2}, asking(all))
 }
 
 // Walks over more requests than are handled at once let go of the lock in between, and leave none out.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,61 +17,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
-	"github.com/rratelimiter/rratelimiter/internal/observe"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// slow keeps the answers of one script back.
-type slow struct {
-	script atomic.Pointer[lua.Script]
-	by     time.Duration
-}
-
-func (s *slow) send(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	err := next()
-	if one := s.script.Load(); one != nil && slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return redistest.Calls(cmd, one.SHA) }) {
-		time.Sleep(s.by)
-	}
-	return err
-}
-
-// answers keeps the answers of that script back from now on.
-func (s *slow) answers(one *lua.Script, by time.Duration) {
-	s.by = by
-	s.script.Store(one)
-}
-
-// onSlow runs test in a bubble, with an Engine that reports to o and a client of the same server, which knows the scripts.
-func onSlow(t *testing.T, o *observe.Observer, test func(t *testing.T, e *Engine, s *slow, rdb redistest.Client)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		direct, m := redistest.Mini(t)
-		for _, one := range []*lua.Script{lua.Acquire, lua.AcquireAll, lua.Command, lua.GiveBack, lua.SetRate} {
-			require.NoError(t, direct.ScriptLoad(t.Context(), one.Source).Err())
-		}
-		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 10})
-		s := &slow{}
-		rdb.AddHook(redistest.Hook(s.send))
-		e := New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), o)
-		test(t, e, s, direct)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		assert.NoError(t, e.Close(ctx))
-		time.Sleep(time.Minute) // calls under way end
-	})
-}
-
 // newerDefaults returns two limiters, the first of which has an older default in Redis.
-func newerDefaults(t *testing.T, e *Engine) []Claim {
+func newerDefaults(t *testing.T, e *far) []Claim {
 	t.Helper()
 	since := time.Now()
 	old := testLimiter("{x}a", fmt.Sprintf("10 60000 0 0 %d", since.Add(-time.Minute).UnixMicro()))
 	old.Learnt = since.Add(-time.Minute)
-	_, err := acquire(t.Context(), e, old, decide.Ask{Permits: 1})
-	require.NoError(t, err)
+	e.take(t, old, 1)
 	var both []Claim
 	for _, name := range []string{"{x}a", "{x}b"} {
 		l := testLimiter(name, fmt.Sprintf("20 60000 0 0 %d", since.UnixMicro()))
@@ -83,18 +38,10 @@ func newerDefaults(t *testing.T, e *Engine) []Claim {
 	return both
 }
 
-func assertRate(t *testing.T, e *Engine, l *Limiter, permits int64) {
-	t.Helper()
-	rate, err := e.Rate(t.Context(), l)
-	require.NoError(t, err)
-	assert.Equal(t, permits, rate.Permits)
-}
-
 func TestUndo_WithAnEndedContextKeepsNoCloseWaiting(t *testing.T) {
 	t.Parallel()
-	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, _ redistest.Client) {
-		a, err := acquire(t.Context(), e, testLimiter("a", hourly), decide.Ask{Permits: 1, Undo: true})
-		require.NoError(t, err)
+	onFar(t, 5, 0, func(t *testing.T, e *far) {
+		a := e.asks(t, testLimiter("a", hourly), decide.Ask{Permits: 1, Undo: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		require.ErrorIs(t, a.Undo(ctx), context.Canceled)
@@ -108,12 +55,12 @@ func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T
 		"the try was under way": lua.AcquireAll,
 		"the try waited":        lua.Acquire,
 	}, func(t *testing.T, late *lua.Script) {
-		onSlow(t, nil, func(t *testing.T, e *Engine, s *slow, _ redistest.Client) {
+		onFar(t, 5, 0, func(t *testing.T, e *far) {
 			both := newerDefaults(t, e)
-			s.answers(late, 100*time.Millisecond)
+			e.delays(late, 100*time.Millisecond)
 			for i := range 4 { // more than the flights that leave at once
 				go func() {
-					_, _ = acquire(t.Context(), e, testLimiter(fmt.Sprint("{x}", i), hourly), decide.Ask{Permits: 1})
+					e.take(t, testLimiter(fmt.Sprint("{x}", i), hourly), 1)
 				}()
 				synctest.Wait()
 			}
@@ -124,57 +71,35 @@ func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T
 			time.Sleep(time.Second)
 			_, err = e.AcquireAll(t.Context(), both, decide.Ask{})
 			require.NoError(t, err)
-			assertRate(t, e, both[0].Limiter, 20)
+			rate, err := e.Rate(t.Context(), both[0].Limiter)
+			require.NoError(t, err)
+			assert.EqualValues(t, 20, rate.Permits)
 		})
 	})
 }
 
-// recorder keeps the kinds of events.
-type recorder struct {
-	limit.NoObserver
-
-	kinds redistest.List[limit.EventKind]
-}
-
-func (r *recorder) Happened(e limit.Event) { r.kinds.Add(e.Kind) }
-
-// leaver is a caller of two limiters whose context, deadline or time for an answer ends after 100 ms.
-type leaver struct {
-	engine *Engine
-	redis  redistest.Client
-	slow   *slow
-	events *recorder
-
-	ends bool // the context does
-	ask  decide.Ask
-}
-
-// leave asks, and returns the error with which the caller leaves in time.
-func (l *leaver) leave(t *testing.T, both []Claim) error {
+// eachLeaver runs test with a caller of two limiters whose context, deadline or time for an answer ends after 100 ms.
+func eachLeaver(t *testing.T, test func(t *testing.T, e *far, leave func(both []Claim) error)) {
 	t.Helper()
-	ctx := t.Context()
-	if l.ends {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
-		defer cancel()
+	const after = 100 * time.Millisecond
+	type row struct {
+		context time.Duration // ends after that
+		ask     decide.Ask
 	}
-	start := time.Now()
-	_, err := l.engine.AcquireAll(ctx, both, l.ask)
-	assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond)
-	return err
-}
-
-func eachLeaver(t *testing.T, test func(t *testing.T, l *leaver)) {
-	t.Helper()
-	each(t, map[string]*leaver{
-		"context":  {ends: true},
-		"deadline": {ask: decide.Ask{MayWait: true, Timeout: 100 * time.Millisecond}},
-		"within":   {ask: decide.Ask{Within: 100 * time.Millisecond}},
-	}, func(t *testing.T, l *leaver) {
-		l.events = &recorder{}
-		onSlow(t, observe.New(l.events, nil), func(t *testing.T, e *Engine, s *slow, rdb redistest.Client) {
-			l.engine, l.slow, l.redis = e, s, rdb
-			test(t, l)
+	each(t, map[string]row{
+		"context":  {context: after},
+		"deadline": {time.Hour, decide.Ask{MayWait: true, Timeout: after}},
+		"within":   {time.Hour, decide.Ask{Within: after}},
+	}, func(t *testing.T, row row) {
+		onFar(t, 5, 0, func(t *testing.T, e *far) {
+			test(t, e, func(both []Claim) error {
+				ctx, cancel := context.WithTimeout(t.Context(), row.context)
+				defer cancel()
+				start := time.Now()
+				_, err := e.AcquireAll(ctx, both, row.ask)
+				assert.LessOrEqual(t, time.Since(start), 2*after)
+				return err
+			})
 		})
 	})
 }
@@ -182,23 +107,23 @@ func eachLeaver(t *testing.T, test func(t *testing.T, l *leaver)) {
 // The call that replaces an older default takes none of its caller's time beyond the end of that, and goes on then.
 func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
 	t.Parallel()
-	eachLeaver(t, func(t *testing.T, l *leaver) {
-		both := newerDefaults(t, l.engine)
-		l.slow.answers(lua.SetRate, 300*time.Millisecond)
-		require.Error(t, l.leave(t, both))
-		require.NoError(t, l.engine.Close(t.Context()))
+	eachLeaver(t, func(t *testing.T, e *far, leave func([]Claim) error) {
+		both := newerDefaults(t, e)
+		e.delays(lua.SetRate, 300*time.Millisecond)
+		require.Error(t, leave(both))
+		require.NoError(t, e.Close(t.Context()))
 		synctest.Wait()
-		assert.Equal(t, []limit.EventKind{limit.RateReplaced}, l.events.kinds.All())
+		assert.Equal(t, []limit.EventKind{limit.RateReplaced}, e.kinds.All())
 	})
 }
 
 func TestAcquireAll_CallerLeavesWhileAnErrorIsExplained(t *testing.T) {
 	t.Parallel()
-	eachLeaver(t, func(t *testing.T, l *leaver) {
+	eachLeaver(t, func(t *testing.T, e *far, leave func([]Claim) error) {
 		both := []Claim{{Limiter: testLimiter("{x}a", hourly), Permits: 1}, {Limiter: testLimiter("{x}b", hourly), Permits: 1}}
-		require.NoError(t, l.redis.Set(t.Context(), both[0].Limiter.Config, "", 0).Err())
-		l.slow.answers(lua.Command, 10*time.Second) // with which types are asked for
-		require.ErrorIs(t, l.leave(t, both), limit.ErrCorrupt)
+		require.NoError(t, e.direct.Set(t.Context(), both[0].Limiter.Config, "", 0).Err())
+		e.delays(lua.Command, 10*time.Second) // with which types are asked for
+		require.ErrorIs(t, leave(both), limit.ErrCorrupt)
 	})
 }
 
@@ -206,21 +131,20 @@ func TestAcquireAll_CallerLeavesWhileAnErrorIsExplained(t *testing.T) {
 func TestWaiters_LeaveInTimeThoughTheyShareAFlight(t *testing.T) {
 	t.Parallel()
 	each(t, map[string]bool{"under way": false, "not sent": true}, func(t *testing.T, held bool) {
-		onSlow(t, nil, func(t *testing.T, e *Engine, s *slow, _ redistest.Client) {
+		onFar(t, 5, 0, func(t *testing.T, e *far) {
 			l := testLimiter("a", hourly)
-			s.answers(lua.Acquire, 10*time.Millisecond)
+			e.delays(lua.Acquire, 10*time.Millisecond)
 			if held {
-				s.answers(lua.Acquire, 2*time.Second)
+				e.delays(lua.Acquire, 2*time.Second)
 			}
-			var all sync.WaitGroup
 			for range 2 { // as many flights as may be under way
-				all.Go(func() { _, _ = acquire(t.Context(), e, l, decide.Ask{Permits: 1}) })
+				e.Go(func() { _, _ = acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1}) })
 				synctest.Wait()
 			}
 			start := time.Now()
 			leaves := func(after time.Duration, want error, ask decide.Ask) {
-				all.Go(func() {
-					_, err := acquire(t.Context(), e, l, ask)
+				e.Go(func() {
+					_, err := acquire(t.Context(), e.Engine, l, ask)
 					assert.ErrorIs(t, err, want)
 					assert.Equal(t, after, time.Since(start), "%+v", ask)
 				})
@@ -229,13 +153,16 @@ func TestWaiters_LeaveInTimeThoughTheyShareAFlight(t *testing.T) {
 			if held {
 				want = limit.ErrUnavailable
 			}
-			all.Go(func() { _, _ = acquire(t.Context(), e, l, decide.Ask{Permits: 1}) })
+			e.Go(func() { _, _ = acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1}) })
 			leaves(150*time.Millisecond, want, decide.Ask{Permits: 1, MayWait: true, Timeout: 50 * time.Millisecond})
 			leaves(120*time.Millisecond, want, decide.Ask{Permits: 1, MayWait: true, Timeout: 20 * time.Millisecond})
 			leaves(70*time.Millisecond, want, decide.Ask{Permits: 1, Within: 70 * time.Millisecond})
 			synctest.Wait()
-			s.answers(lua.Acquire, 2*time.Second)
-			all.Wait()
+			e.delays(lua.Acquire, 2*time.Second)
+			e.Wait()
+			if held { // otherwise the batch ends in doubt
+				e.free(t, l, 97)
+			}
 		})
 	})
 }
@@ -271,15 +198,11 @@ func TestQueue_HasALockOfItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	for _, name := range []string{"b", "c"} {
 		for range 2 {
-			a, err := acquire(t.Context(), e, testLimiter(name, hourly), decide.Ask{Permits: 1})
-			require.NoError(t, err)
-			assert.True(t, a.Granted)
+			e.take(t, testLimiter(name, hourly), 1)
 		}
 	}
 	q.unlock()
-	a, err := acquire(t.Context(), e, held, decide.Ask{Permits: 1})
-	require.NoError(t, err)
-	assert.True(t, a.Granted)
+	e.take(t, held, 1)
 	require.NoError(t, e.Close(t.Context()))
 	assert.Zero(t, e.lanes.Work())
 }
@@ -296,16 +219,11 @@ func TestQueue_MovesWithItsKeys(t *testing.T) {
 		e := newTestEngine(servers)
 		l := testLimiter("a", "11 60000 0 0")
 		for range 2 { // the server knows the scripts
-			a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 1})
-			require.NoError(t, err)
-			require.True(t, a.Granted)
+			e.take(t, l, 1)
 		}
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			if strings.HasPrefix(cmds[0].Name(), "eval") {
-				time.Sleep(trip)
-			}
-			return next()
-		}))
+		var trips redistest.Trips
+		trips.Take(trip)
+		rdb.AddHook(redistest.Hook(trips.Send))
 
 		var all sync.WaitGroup
 		start := time.Now()
@@ -313,9 +231,7 @@ func TestQueue_MovesWithItsKeys(t *testing.T) {
 		var mu sync.Mutex
 		take := func(permits int64, wait bool) {
 			all.Go(func() {
-				a, err := acquire(t.Context(), e, l, decide.Ask{Permits: permits, MayWait: wait})
-				assert.NoError(t, err)
-				assert.True(t, a.Granted)
+				e.asks(t, l, decide.Ask{Permits: permits, MayWait: wait})
 				mu.Lock()
 				defer mu.Unlock()
 				ends = append(ends, time.Since(start))
@@ -361,9 +277,7 @@ func TestQueue_MovesBetweenCallers(t *testing.T) {
 				if i < 2 {
 					servers.move(l.Config, both[n%2])
 				}
-				a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 1, MayWait: n%3 == 0})
-				assert.NoError(t, err)
-				assert.True(t, a.Granted)
+				e.asks(t, l, decide.Ask{Permits: 1, MayWait: n%3 == 0})
 				if n%10 == 0 {
 					assert.NoError(t, e.Release(t.Context(), l, 1))
 				}
@@ -403,7 +317,7 @@ func TestClose_LeavesNoQueue(t *testing.T) {
 }
 
 // startJob starts a job that does what run does.
-func startJob(t *testing.T, e *Engine, l *Limiter, run func(j *job)) {
+func startJob(t *testing.T, e *far, l *Limiter, run func(j *job)) {
 	t.Helper()
 	go func() {
 		assert.NoError(t, e.runJob(t.Context(), l, &job{since: time.Now(), run: func(_ context.Context, j *job) error {
@@ -418,7 +332,7 @@ func startJob(t *testing.T, e *Engine, l *Limiter, run func(j *job)) {
 // Of those that wait for a job one may have gone. The next job does not run beside the others.
 func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 	t.Parallel()
-	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, _ redistest.Client) {
+	onFar(t, 5, 0, func(t *testing.T, e *far) {
 		a, b := testLimiter("{x}a", "10 60000 0 0"), testLimiter("{x}b", "10 60000 0 0")
 		end := make(chan struct{})
 		startJob(t, e, a, func(*job) { <-end })
@@ -444,15 +358,12 @@ func TestJob_RunsBesideNoTryOfSeveralLimiters(t *testing.T) {
 // Who waits for permits that a settlement frees while a job is under way comes before the next job.
 func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
 	t.Parallel()
-	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, _ redistest.Client) {
+	onFar(t, 5, 0, func(t *testing.T, e *far) {
 		l := testLimiter("a", "5 60000 0 0")
-		reserved, err := acquire(t.Context(), e, l, decide.Ask{Permits: 5, Reserve: true})
-		require.NoError(t, err)
+		reserved := e.asks(t, l, decide.Ask{Permits: 5, Reserve: true})
 		var served atomic.Bool
 		go func() {
-			a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 5, MayWait: true})
-			assert.NoError(t, err)
-			served.Store(a.Granted)
+			served.Store(e.asks(t, l, decide.Ask{Permits: 5, MayWait: true}).Granted)
 		}()
 		time.Sleep(time.Second)
 		end := make(chan struct{})
@@ -468,40 +379,41 @@ func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
 	})
 }
 
+// leased takes permits until a lease has come, and returns how many, and how many are left of the lease.
+func (e *far) leased(t *testing.T, l *Limiter) (taken, left int64) {
+	t.Helper()
+	for ; !l.prefetched.lasts(); taken++ {
+		if !e.TakeLeased(t.Context(), l, 1) {
+			e.take(t, l, 1)
+		}
+		require.Less(t, taken, int64(500))
+		time.Sleep(time.Millisecond)
+	}
+	return taken, l.prefetched.current.Load().Left()
+}
+
 // Who wants more than a lease has left ends it. Its rest goes back before Redis decides, which a remembered refusal
 // knows nothing of.
 func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
 	t.Parallel()
-	each(t, map[string]func(e *Engine, l *Limiter, permits int64) bool{
-		"alone": func(e *Engine, l *Limiter, permits int64) bool { return e.TakeLeased(t.Context(), l, permits) },
-		"with figures": func(e *Engine, l *Limiter, permits int64) bool {
+	each(t, map[string]func(e *far, l *Limiter, permits int64) bool{
+		"alone": func(e *far, l *Limiter, permits int64) bool { return e.TakeLeased(t.Context(), l, permits) },
+		"with figures": func(e *far, l *Limiter, permits int64) bool {
 			return e.FromMemory(t.Context(), l, &decide.Ask{Permits: permits, Figures: true}, &decide.Answer{})
 		},
-	}, func(t *testing.T, ask func(e *Engine, l *Limiter, permits int64) bool) {
-		onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, rdb redistest.Client) {
+	}, func(t *testing.T, ask func(e *far, l *Limiter, permits int64) bool) {
+		onFar(t, 5, 0, func(t *testing.T, e *far) {
 			const rate = 100_000
 			l := testLimiter("a", "100000 3600000 0 0")
 			l.Lease, l.Refusals = &lease.Planner{Most: rate}, e.NewRefusals(l.Config)
-			taken := int64(0)
-			for ; !l.prefetched.lasts(); taken++ {
-				_, err := acquire(t.Context(), e, l, decide.Ask{Permits: 1})
-				require.NoError(t, err)
-			}
-			more := l.prefetched.current.Load().Left() + 1
+			taken, left := e.leased(t, l)
 			l.Refusals.Note(1, time.Now(), l.Refusals.Now(), limit.Decision{Limit: rate, RetryAfter: time.Hour}, time.Time{})
 
-			assert.False(t, ask(e, l, more))
+			assert.False(t, ask(e, l, left+1))
 			assert.Nil(t, l.prefetched.current.Load())
-			assert.False(t, e.FromMemory(t.Context(), l, &decide.Ask{Permits: more}, &decide.Answer{}), "the refusal is too old")
-			a, err := acquire(t.Context(), e, l, decide.Ask{Permits: more})
-			require.NoError(t, err)
-			assert.True(t, a.Granted)
-			require.NoError(t, e.Close(t.Context()))
-			other := newTestEngine(rdb)
-			free, err := other.Available(t.Context(), l)
-			require.NoError(t, err)
-			assert.Equal(t, rate-taken-more, free)
-			assert.NoError(t, other.Close(t.Context()))
+			assert.False(t, e.FromMemory(t.Context(), l, &decide.Ask{Permits: left + 1}, &decide.Answer{}), "the refusal is too old")
+			e.take(t, l, left+1)
+			e.free(t, l, rate-taken-left-1)
 		})
 	})
 }
@@ -509,31 +421,16 @@ func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
 // A caller who ends a lease by asking for more than is left has the rest: it goes back also if the Engine closes meanwhile.
 func TestLease_RestGoesBackThoughACallerFindsItDuringClose(t *testing.T) {
 	t.Parallel()
-	onSlow(t, nil, func(t *testing.T, e *Engine, _ *slow, rdb redistest.Client) {
+	onFar(t, 5, 0, func(t *testing.T, e *far) {
 		l := testLimiter("a", "1000 3600000 0 0 1")
 		l.Lease = &lease.Planner{Most: 100}
-		taken := int64(0)
-		for !l.prefetched.lasts() {
-			if !e.TakeLeased(t.Context(), l, 1) {
-				a, err := acquire(t.Context(), e, l, decide.Ask{Permits: 1})
-				require.NoError(t, err)
-				require.True(t, a.Granted)
-			}
-			taken++
-			require.Less(t, taken, int64(500))
-			time.Sleep(time.Millisecond)
-		}
-		left := l.prefetched.current.Load().Left()
+		taken, left := e.leased(t, l)
 		require.NoError(t, e.lanes.Close(t.Context(), func() {
 			assert.False(t, e.TakeLeased(t.Context(), l, left+1))
 			for _, q := range e.queues.All() {
 				e.withQueue(q.config, (*queue).close)
 			}
 		}))
-		other := newTestEngine(rdb)
-		free, err := other.Available(t.Context(), l)
-		require.NoError(t, err)
-		assert.Equal(t, 1000-taken, free)
-		require.NoError(t, other.Close(t.Context()))
+		e.free(t, l, 1000-taken)
 	})
 }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +17,9 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/observe"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -25,31 +28,68 @@ import (
 // far is an Engine at the end of a long wire.
 type far struct {
 	*Engine
+	*redistest.Trips
 	sync.WaitGroup // of callers
+	recorder
 
-	mu    sync.Mutex
-	trip  time.Duration // how long round trips take
-	trips []int         // scripts in each
-	loses int           // this many answers get lost, each after half a second
+	direct redistest.Client // of the same server
 }
+
+// recorder keeps the kinds of events.
+type recorder struct {
+	limit.NoObserver
+
+	kinds redistest.List[limit.EventKind]
+}
+
+func (r *recorder) Happened(e limit.Event) { r.kinds.Add(e.Kind) }
 
 // onFar runs test in a bubble, with an Engine that has that many flights under way at most, to
 // a server that knows the scripts.
 func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e *far)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
+		direct, m := redistest.Mini(t)
+		for _, one := range []*lua.Script{lua.Acquire, lua.AcquireAll, lua.Command, lua.GiveBack, lua.SetRate} {
+			require.NoError(t, direct.ScriptLoad(t.Context(), one.Source).Err())
+		}
 		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 2 * most, MaxConcurrentDials: 1})
-		e := &far{Engine: newTestEngine(rdb)}
-		rdb.AddHook(redistest.Hook(e.send))
+		e := &far{Trips: &redistest.Trips{}, direct: direct}
+		e.Engine = New(rdb, script.DefaultTimeout, redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), observe.New(&e.recorder, nil))
+		rdb.AddHook(redistest.Hook(e.Send))
 		for range 2 { // in full, then as one that is known to be shared
 			e.take(t, testLimiter("warm", hourly), 1)
 		}
-		e.trip, e.trips = trip, nil
+		e.Forget()
+		e.Take(trip)
 		test(t, e)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		assert.NoError(t, e.Close(ctx))
 		time.Sleep(time.Hour) // calls under way end
 		assert.Zero(t, e.lanes.Work())
 	})
+}
+
+// delays keeps the answers of a script back from now on.
+func (e *far) delays(one *lua.Script, by time.Duration) {
+	e.Answers = func(cmds []redis.Cmder, failed error) error {
+		if slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return redistest.Calls(cmd, one.SHA) }) {
+			time.Sleep(by)
+		}
+		return failed
+	}
+}
+
+// free checks how many permits are free, once the Engine is closed.
+func (e *far) free(t *testing.T, l *Limiter, want int64) {
+	t.Helper()
+	require.NoError(t, e.Close(t.Context()))
+	other := newTestEngine(e.direct)
+	got, err := other.Available(t.Context(), l)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	assert.NoError(t, other.Close(t.Context()))
 }
 
 // A farTest is a test of an Engine at the end of a wire on which round trips take so long.
@@ -77,51 +117,18 @@ func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)
 
 const hourly = "100 3600000 0 0"
 
-func (e *far) send(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	n := 0
-	for _, cmd := range cmds {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			n++
-		}
-	}
-	if n == 0 {
-		return next()
-	}
-	e.mu.Lock()
-	e.trips = append(e.trips, n)
-	trip := e.trip
-	e.mu.Unlock()
-	time.Sleep(trip)
-	if err := next(); err != nil || !e.lost() {
-		return err
-	}
-	return redistest.Fail(cmds, context.DeadlineExceeded)
-}
-
-func (e *far) lost() bool {
-	e.mu.Lock()
-	lost := e.loses > 0
-	if lost {
-		e.loses--
-	}
-	e.mu.Unlock()
-	if lost {
-		time.Sleep(500 * time.Millisecond)
-	}
-	return lost
-}
-
-func (e *far) takes(trip time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.trip = trip
-}
-
-func (e *far) take(t *testing.T, l *Limiter, permits int64) {
+// asks takes permits by an Ask, which must be granted.
+func (e *Engine) asks(t *testing.T, l *Limiter, q decide.Ask) decide.Answer {
 	t.Helper()
-	a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: permits})
+	a, err := acquire(t.Context(), e, l, q)
 	assert.NoError(t, err)
 	assert.True(t, a.Granted, l.Name)
+	return a
+}
+
+func (e *Engine) take(t *testing.T, l *Limiter, permits int64) {
+	t.Helper()
+	e.asks(t, l, decide.Ask{Permits: permits})
 }
 
 var farTests = map[string]farTest{
@@ -139,7 +146,7 @@ var farTests = map[string]farTest{
 		}
 		e.withQueue(l.Config, func(q *queue) { assert.Equal(t, 3, q.gathered.count) }) // go together once one is back
 		e.Wait()
-		assert.Equal(t, []int{1, 1, 1}, e.trips)
+		assert.Equal(t, []int{1, 1, 1}, e.Sizes())
 	}},
 	// A round of the line that takes two batches ends if those of the second have
 	// gone before it left.
@@ -149,9 +156,7 @@ var farTests = map[string]farTest{
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()
 		e.Go(func() {
-			a, err := acquire(t.Context(), e.Engine, first, decide.Ask{Permits: 2, MayWait: true})
-			assert.NoError(t, err)
-			assert.True(t, a.Granted)
+			e.asks(t, first, decide.Ask{Permits: 2, MayWait: true})
 			assert.Less(t, time.Since(start), 16*time.Second)
 		})
 		synctest.Wait()
@@ -163,7 +168,7 @@ var farTests = map[string]farTest{
 		e.take(t, first, 1)
 
 		// The first has asked for an interval at 10 s: a round asks for both.
-		e.takes(900 * time.Millisecond)
+		e.Take(900 * time.Millisecond)
 		time.Sleep(5*time.Second + 100*time.Millisecond)
 		assert.NoError(t, e.runJob(t.Context(), first, &job{since: time.Now(), run: func(context.Context, *job) error {
 			cancel() // the first batch has landed
@@ -190,7 +195,7 @@ var farTests = map[string]farTest{
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
-		e.takes(time.Minute)
+		e.Take(time.Minute)
 		e.Wait()
 	}},
 }
@@ -222,10 +227,8 @@ func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
 			synctest.Wait()
 			cancel()
 			e.Wait()
-			assert.Equal(t, trips, e.trips)
-			a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, Figures: true})
-			require.NoError(t, err)
-			assert.EqualValues(t, 99-5*(3-leaving), a.Remaining)
+			assert.Equal(t, trips, e.Sizes())
+			assert.EqualValues(t, 99-5*(3-leaving), e.asks(t, l, decide.Ask{Permits: 1, Figures: true}).Remaining)
 		})
 	}
 }
@@ -354,7 +357,14 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	}, func(t *testing.T, ask func(ctx context.Context, e *far, a, b *Limiter) error) {
 		onFar(t, 2, 0, func(t *testing.T, e *far) {
 			a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly) // a handle is of one Engine
-			e.loses = 1
+			var lost atomic.Bool
+			e.Answers = func(cmds []redis.Cmder, failed error) error {
+				if lost.Swap(true) {
+					return failed
+				}
+				time.Sleep(500 * time.Millisecond)
+				return redistest.Fail(cmds, context.DeadlineExceeded)
+			}
 			require.ErrorIs(t, ask(t.Context(), e, a, b), limit.ErrUnknownOutcome)
 			time.Sleep(script.DefaultTimeout)
 			assert.Zero(t, e.lanes.Work())
@@ -385,10 +395,10 @@ func TestRelease_SharedCallKeepsOwnTimeouts(t *testing.T) {
 					assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
 				})
 			}
-			e.takes(2800 * time.Millisecond)
+			e.Take(2800 * time.Millisecond)
 			release(nil) // what comes next waits for it
 			time.Sleep(100 * time.Millisecond)
-			e.takes(tt.trip)
+			e.Take(tt.trip)
 			release(limit.ErrUnknownOutcome) // its time ends while the two are under way
 			time.Sleep(2600 * time.Millisecond)
 			release(tt.last)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -141,7 +140,7 @@ var waveTests = map[string]rigTest{
 		h := &held{}
 		r.Go(func() { r.leaves(t, h, &h.Pending, script.DefaultTimeout, func() { h.WaitOn(r.lane.Ready(h)) }) })
 		synctest.Wait()
-		close(r.hold)
+		close(r.Hold)
 		r.Wait()
 	}},
 	// Who comes for a source that a full flight has left behind leaves in time too, though the flight has their Wave.
@@ -165,14 +164,26 @@ var waveTests = map[string]rigTest{
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		first := &followed{ask: newAsk("first", script.Call{}), other: newAsk("other", script.Call{})}
 		wave := r.lane.Ready(first)
-		close(r.hold)
+		close(r.Hold)
 		<-first.done
 		<-first.other.done
 		assert.Same(t, wave, first.wave)
-		assert.Equal(t, []int{1, 1, 2}, r.sizes())
+		assert.Equal(t, []int{1, 1, 2}, r.Sizes())
+		r.Wait()
+	}},
+	// Flights that wait for replicas are late later, and with them the waves that callers share.
+	"ends in time though flights wait for replicas": {conditions{trip: script.DefaultTimeout + replicaWait/2}, 1, func(t *testing.T, r *rig) {
+		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: replicaWait})
+		r.lane = r.lanes.To(t.Context(), "key")
+		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
+		time.Sleep(replicaWait + script.DefaultTimeout/8) // it is late
+		w := &taken{ask: newAsk("key", script.Call{})}
+		r.leaves(t, w, &w.Pending, script.DefaultTimeout, func() { w.WaitOn(r.lane.Ready(w)) })
 		r.Wait()
 	}},
 }
+
+const replicaWait = script.DefaultTimeout / 3
 
 // followed is a source beside which another comes while a flight asks it.
 type followed struct {
@@ -199,21 +210,6 @@ type taken struct {
 
 func (w *taken) NextCall(l *lane.Lane, now time.Time) (c *lane.Call, more bool) {
 	return w.ask.NextCall(l, now)
-}
-
-// Flights that wait for replicas are late later, and with them the waves that callers share.
-func TestWave_EndsInTimeThoughFlightsWaitForReplicas(t *testing.T) {
-	t.Parallel()
-	const wait = script.DefaultTimeout / 3
-	onRig(t, conditions{trip: script.DefaultTimeout + wait/2}, 1, func(t *testing.T, r *rig) {
-		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
-		r.lane = r.lanes.To(t.Context(), "key")
-		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
-		time.Sleep(wait + script.DefaultTimeout/8) // it is late
-		w := &taken{ask: newAsk("key", script.Call{})}
-		r.leaves(t, w, &w.Pending, script.DefaultTimeout, func() { w.WaitOn(r.lane.Ready(w)) })
-		r.Wait()
-	})
 }
 
 // The callers of a large batch have their answers before all are woken. Those who look meanwhile sleep until it is their turn.
@@ -293,29 +289,26 @@ func ridden(host *ask, goes bool) (*ask, *rider) {
 	return host, r
 }
 
-// A rider goes in the flight of its call, and costs no round trip.
-func TestRider_GoesAlong(t *testing.T) {
-	t.Parallel()
-	limitertest.Each(t, map[string]bool{"on the caller's goroutine": true, "on another": false}, func(t *testing.T, inline bool) {
-		onRig(t, conditions{trip: time.Millisecond, inline: inline}, 20, func(t *testing.T, r *rig) {
-			host, along := ridden(newAsk("host", script.Call{}), true)
-			reply, err := host.by(r)
-			assert.NoError(t, err)
-			assert.EqualValues(t, 1, reply)
-			<-along.done
-			assert.EqualValues(t, 1, along.reply)
-			host, _ = ridden(newAsk("host", script.Call{}), false)
-			_, err = host.by(r)
-			assert.NoError(t, err, "the other did not go")
-			assert.Equal(t, []int{2, 1}, r.sizes())
-		})
-	})
+// goesAlong is a rider in the flight of its call, which costs no round trip.
+func goesAlong(t *testing.T, r *rig) {
+	host, along := ridden(newAsk("host", script.Call{}), true)
+	reply, err := host.by(r)
+	assert.NoError(t, err)
+	assert.EqualValues(t, 1, reply)
+	<-along.done
+	assert.EqualValues(t, 1, along.reply)
+	host, _ = ridden(newAsk("host", script.Call{}), false)
+	_, err = host.by(r)
+	assert.NoError(t, err, "the other did not go")
+	assert.Equal(t, []int{2, 1}, r.Sizes())
 }
 
 var riderTests = map[string]rigTest{
+	"on the caller's goroutine": {conditions{trip: time.Millisecond, inline: true}, 20, goesAlong},
+	"on another":                {conditions{trip: time.Millisecond}, 20, goesAlong},
 	// A rider's own rider goes along, too, also if the first does not go. If the answers are lost each is repeated, and none goes twice.
 	"of one call": {conditions{trip: time.Millisecond}, 20, func(t *testing.T, r *rig) {
-		r.loses.Store(1)
+		r.Loses.Store(1)
 		host, first := ridden(newAsk("host", script.Call{Repeat: true}), true)
 		second, third := &rider{ask: &ask{done: make(chan struct{})}}, &rider{ask: &ask{done: make(chan struct{})}, goes: true}
 		host.call.Rider.Rider = &lane.Call{Owner: second, Rider: &lane.Call{Owner: third}}
@@ -338,11 +331,11 @@ var riderTests = map[string]rigTest{
 			assert.NoError(t, err)
 		})
 		r.Wait()
-		assert.Equal(t, []int{2, 40 + 16}, r.sizes())
+		assert.Equal(t, []int{2, 40 + 16}, r.Sizes())
 		assert.Equal(t, "17", r.direct.Get(t.Context(), "riders").Val())
-		r.forget()
+		r.Forget()
 		r.mustAsk(t, 0)
-		assert.Equal(t, []int{1}, r.sizes(), "those that found no room do not follow")
+		assert.Equal(t, []int{1}, r.Sizes(), "those that found no room do not follow")
 	}},
 }
 

@@ -3,9 +3,7 @@ package lane_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,12 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/decide"
-	"github.com/rratelimiter/rratelimiter/internal/keyed"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -31,51 +30,61 @@ func commandOf(i int) *script.Call {
 	return &script.Call{Script: incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
+// commands starts so many, which must be answered.
+func (r *rig) commands(t *testing.T, n int, repeat func(i int) bool) {
+	t.Helper()
+	for i := range n {
+		c := commandOf(i)
+		c.Repeat = repeat(i)
+		r.Go(func() {
+			_, err := r.lanes.Run(t.Context(), c)
+			assert.NoError(t, err)
+		})
+	}
+	synctest.Wait()
+}
+
+// alive returns how many of them are still kept.
+func alive(all []weak.Pointer[script.Keys]) (n int) {
+	synctest.Wait()
+	runtime.GC()
+	for _, p := range all {
+		if p.Value() != nil {
+			n++
+		}
+	}
+	return n
+}
+
 var commandTests = map[string]rigTest{
 	// What comes by the thousands at a distance is done by flights of a bounded size, and
 	// does not keep decisions waiting behind all of it.
 	"go together": {conditions{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const commands = 3000
-		for i := range commands {
-			r.Add(1)
-			r.command(t.Context(), commandOf(i), func(_ any, err error) {
-				assert.NoError(t, err)
-				r.Done()
-			})
-		}
-		synctest.Wait()
+		r.commands(t, commands, func(int) bool { return false })
 		start := time.Now()
 		r.mustAsk(t, commands)
-		assert.LessOrEqual(t, time.Since(start), 3*r.trip, "not behind all of them")
+		assert.LessOrEqual(t, time.Since(start), 30*time.Millisecond, "not behind all of them")
 		r.Wait()
 		ran := 0
-		for _, size := range r.sizes() {
+		for _, size := range r.Sizes() {
 			assert.LessOrEqual(t, size, 128)
 			ran += size
 		}
 		assert.Equal(t, commands+1, ran)
-		assert.LessOrEqual(t, r.most(), 10)
+		assert.LessOrEqual(t, r.Most(), 10)
 		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(commands-1)).Val())
 	}},
 	// Calls that are repeated and calls that are not go in flights of their own, however they come.
 	"of two kinds go in flights of their own": {conditions{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const commands = 4000
 		start := time.Now()
-		for i := range commands {
-			r.Add(1)
-			c := commandOf(i)
-			c.Repeat = i%2 == 0
-			r.command(t.Context(), c, func(_ any, err error) {
-				assert.NoError(t, err)
-				r.Done()
-			})
-		}
-		synctest.Wait()
+		r.commands(t, commands, func(i int) bool { return i%2 == 0 })
 		asked := time.Now()
 		r.mustAsk(t, commands)
-		assert.LessOrEqual(t, time.Since(asked), 2*r.trip)
+		assert.LessOrEqual(t, time.Since(asked), 200*time.Millisecond)
 		r.Wait()
-		assert.LessOrEqual(t, time.Since(start), 8*r.trip)
+		assert.LessOrEqual(t, time.Since(start), 800*time.Millisecond)
 	}},
 	// A call that is not repeated has the time of a call for its one attempt. Decisions beside
 	// it are repeated after a third of that nevertheless.
@@ -89,10 +98,10 @@ var commandTests = map[string]rigTest{
 			r.command(t.Context(), commandOf(100+i), func(any, error) {})
 			r.start(1, func(int) { ask(1 + i) })
 		}
-		r.stuck.Store(true)
-		close(r.hold)
+		r.Stuck.Store(true)
+		close(r.Hold)
 		time.Sleep(script.DefaultTimeout / 2)
-		r.stuck.Store(false)
+		r.Stuck.Store(false)
 		r.Wait()
 	}},
 	// Finished calls are forgotten even while a server sends no answers and reads nothing more.
@@ -106,11 +115,8 @@ var commandTests = map[string]rigTest{
 			}
 			time.Sleep(script.DefaultTimeout)
 		}
-		synctest.Wait()
-		runtime.GC()
-		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
-		assert.LessOrEqual(t, len(kept), 200, "beside what is under way")
-		close(r.hold)
+		assert.LessOrEqual(t, alive(kept), 200, "beside what is under way")
+		close(r.Hold)
 	}},
 	// A caller that goes away leaves no call behind that was not sent, and learns whether it
 	// may have run.
@@ -123,7 +129,7 @@ var commandTests = map[string]rigTest{
 		})
 		cancel()
 		r.Wait()
-		close(r.hold)
+		close(r.Hold)
 		time.Sleep(time.Second)
 		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	}},
@@ -137,7 +143,7 @@ var commandTests = map[string]rigTest{
 			_, err := r.lanes.Run(t.Context(), c)
 			assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
 			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
-			assert.Empty(t, r.sizes())
+			assert.Empty(t, r.Sizes())
 		}
 		r.mustAsk(t, 0)
 	}},
@@ -164,7 +170,7 @@ var commandTests = map[string]rigTest{
 		})
 		leave()
 		r.Wait()
-		close(r.hold)
+		close(r.Hold)
 		time.Sleep(time.Minute)
 		underWay := 0
 		for i := range late {
@@ -204,13 +210,10 @@ var commandTests = map[string]rigTest{
 		}
 		r.start(stay/2, func(i int) { call(stay/2 + i) })
 		cancel()
-		synctest.Wait()
-		runtime.GC()
-		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
-		assert.LessOrEqual(t, len(kept), 2*stay)
-		close(r.hold)
+		assert.LessOrEqual(t, alive(kept), 2*stay)
+		close(r.Hold)
 		r.Wait()
-		assert.LessOrEqual(t, len(r.sizes()), 3)
+		assert.LessOrEqual(t, len(r.Sizes()), 3)
 	}},
 	// Nothing is in doubt about a call that only reads.
 	"that only read are no unknown outcome": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
@@ -231,17 +234,17 @@ var commandTests = map[string]rigTest{
 		cancel()
 		r.Wait()
 		assert.ErrorIs(t, script.Outage(read(t.Context(), 2)), limit.ErrUnavailable)
-		close(r.hold)
+		close(r.Hold)
 	}},
 	// Whether a call is wanted is asked before its first attempt, however many follow.
 	"are wanted once they were": {conditions{}, 2, func(t *testing.T, r *rig) {
-		r.loses.Store(2)
+		r.Loses.Store(2)
 		asked := 0
 		c := commandOf(0)
 		c.Repeat, c.Wanted = true, func() bool { asked++; return asked == 1 }
 		_, err := r.lanes.Run(t.Context(), c)
 		assert.NoError(t, err)
-		assert.Len(t, r.sizes(), 3)
+		assert.Len(t, r.Sizes(), 3)
 	}},
 }
 
@@ -254,7 +257,7 @@ func TestCommands(t *testing.T) {
 // none goes unanswered for longer than a call's time.
 func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
-		r.stuck.Store(true)
+		r.Stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
 		var mu sync.Mutex
 		told := 0
@@ -275,7 +278,7 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 		mu.Lock()
 		assert.Equal(t, commands, told)
 		mu.Unlock()
-		assert.LessOrEqual(t, r.most(), 2*64)
+		assert.LessOrEqual(t, r.Most(), 2*64)
 	})
 }
 
@@ -289,88 +292,39 @@ func TestCommands_NeedNoReplicas(t *testing.T) {
 	assert.EqualValues(t, 1, reply)
 }
 
-// tenEach grants of ten permits a key, each batch as its requests one by one.
-var tenEach = newScript(`local free = tonumber(redis.call('GET', KEYS[1]) or '10')
-local before, taken = free, 0
-for i = 1, #ARGV, 2 do
-	local permits = tonumber(ARGV[i])
-	for _ = 1, tonumber(ARGV[i + 1]) do
-		if permits <= free then
-			free = free - permits
-			taken = taken + permits
-		end
-	end
-end
-redis.call('SET', KEYS[1], free)
-return {10, before, taken, 0, 0}`)
-
-// desk is a limiter whose calls take a second.
-type desk struct {
-	*keyed.Queues
-	*rig
-
-	batches redistest.List[string] // key and permits of each
-}
-
-// atDesk runs test in a bubble, with a desk that has that many flights under way at most.
-func atDesk(t *testing.T, most int, test func(t *testing.T, d *desk)) {
+// onWindows runs test in a bubble with a limiter of ten permits an hour for each key, whose calls take 900 ms, and which has
+// that many flights under way at most.
+func onWindows(t *testing.T, most int, test func(t *testing.T, r *rig, l *fixedwindow.Limiter)) {
 	t.Helper()
 	onRig(t, conditions{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
-		require.NoError(t, r.direct.ScriptLoad(t.Context(), tenEach.Source).Err())
-		d := &desk{rig: r}
-		d.Queues = keyed.New(rratelimiter.New(r.rdb), keyed.Rule{Package: "desk", Most: 100, Ask: d.question}, nil)
-		test(t, d)
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), lua.FixedWindow.Source).Err())
+		test(t, r, fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: 10, Window: time.Hour}))
 	})
-}
-
-func (d *desk) question(key string, b *lane.Batch) *keyed.Try {
-	d.batches.Add(fmt.Sprint(key, " ", b.Count, " for ", b.Sum))
-	q := &keyed.Try{Read: func(reply any, err error) (lane.Outcome, error) {
-		if err != nil {
-			return lane.Outcome{}, script.Outage(err)
-		}
-		v, _, err := keyed.Parse(reply)
-		return v, err
-	}}
-	q.Script, q.Keys, q.Args = tenEach, script.KeysOf(key), script.Constant(b.Args(nil))
-	return q
-}
-
-func (d *desk) take(ctx context.Context, key string, permits int64) (limit.Decision, error) {
-	a, err := d.Take(ctx, decide.Ask{Call: "Take", Key: key, Permits: permits})
-	return a.Decision, err
-}
-
-// mustTake takes permits that must be free, and returns how many are left.
-func (d *desk) mustTake(t *testing.T, key string, permits int64) (left int64) {
-	t.Helper()
-	decision, err := d.take(t.Context(), key, permits)
-	assert.NoError(t, err)
-	assert.True(t, decision.Granted)
-	return decision.Remaining
 }
 
 func TestBatch_NextDoesNotWaitForAnswer(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
-		atDesk(t, 2, func(t *testing.T, d *desk) {
+		onWindows(t, 2, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
 			start := time.Now()
-			d.start(2, func(i int) {
-				d.mustTake(t, keys[i], 1)
+			r.start(2, func(i int) {
+				assert.True(t, limittest.Take(t, l, keys[i], 1).Granted)
 				assert.Equal(t, 900*time.Millisecond, time.Since(start))
 			})
-			assert.Equal(t, []int{1, 1}, d.sizes())
-			d.Wait()
+			assert.Equal(t, []int{1, 1}, r.Sizes())
+			r.Wait()
 		})
 	}
 }
 
-func TestBatch_IsBounded(t *testing.T) {
+// One call is for no more permits than the limiter says.
+func TestBatch_OfAKeyIsBounded(t *testing.T) {
 	t.Parallel()
-	atDesk(t, 1, func(t *testing.T, d *desk) {
-		d.start(4, func(int) { _, _ = d.take(t.Context(), "a", 40) })
-		d.Wait()
-		assert.Equal(t, []string{"a 1 for 40", "a 2 for 80", "a 1 for 40"}, d.batches.All())
+	onWindows(t, 1, func(t *testing.T, r *rig, _ *fixedwindow.Limiter) {
+		l := fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: fixedwindow.MaxLimit, Window: time.Hour})
+		r.start(4, func(int) { _, _ = l.Take(t.Context(), "a", fixedwindow.MaxLimit/10*4) })
+		r.Wait()
+		assert.Equal(t, []int{1, 1, 1}, r.Sizes(), "one, two and one")
 	})
 }
 
@@ -380,25 +334,25 @@ func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 	t.Parallel()
 	fail := errors.New("a hook fails")
 	type row struct {
-		fails func(int) error
+		fails func(trip, scripts int) error
 		want  error
 		text  string
 	}
 	limitertest.Each(t, map[string]row{
-		"an error": {func(int) error { return fail }, fail, ""},
-		"a panic":  {func(int) error { panic("a hook") }, limit.ErrUnknownOutcome, "a hook"},
+		"an error": {func(int, int) error { return fail }, fail, ""},
+		"a panic":  {func(int, int) error { panic("a hook") }, limit.ErrUnknownOutcome, "a hook"},
 	}, func(t *testing.T, tt row) {
-		atDesk(t, 1, func(t *testing.T, d *desk) {
-			d.fails = tt.fails
-			d.start(5, func(int) {
-				a, err := d.Take(context.Background(), decide.Ask{Call: "Take", Key: "a", Permits: 1})
+		onWindows(t, 1, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
+			r.Fails = tt.fails
+			r.start(5, func(int) {
+				_, giveBack, err := l.TakeReturnable(context.Background(), "a", 1)
 				assert.ErrorIs(t, err, tt.want)
 				assert.ErrorContains(t, err, tt.text)
-				assert.Nil(t, a.Undo)
+				assert.Nil(t, giveBack)
 			})
-			d.Wait()
-			d.fails = nil
-			assert.EqualValues(t, 9, d.mustTake(t, "a", 1))
+			r.Wait()
+			r.Fails = nil
+			assert.EqualValues(t, 9, limittest.Take(t, l, "a", 1).Remaining)
 		})
 	})
 }
@@ -406,18 +360,18 @@ func TestBatch_ErrorReachesAllCallers(t *testing.T) {
 // A request that could not be sent in time fails, and says that it was not.
 func TestLane_UnsentCallFailsInTime(t *testing.T) {
 	t.Parallel()
-	atDesk(t, 1, func(t *testing.T, d *desk) {
-		d.stuck.Store(true)
+	onWindows(t, 1, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
+		r.Stuck.Store(true)
 		start := time.Now()
-		d.start(10, func(i int) {
-			_, err := d.take(t.Context(), keyOf(i), 1)
+		r.start(10, func(i int) {
+			_, err := l.Take(t.Context(), keyOf(i), 1)
 			assert.ErrorIs(t, err, limit.ErrUnavailable)
 			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
 		})
-		d.Wait()
+		r.Wait()
 		time.Sleep(time.Minute)
-		d.stuck.Store(false)
-		d.mustTake(t, "a", 1)
+		r.Stuck.Store(false)
+		assert.True(t, limittest.Take(t, l, "a", 1).Granted)
 	})
 }
 
@@ -425,31 +379,23 @@ func TestLane_UnsentCallFailsInTime(t *testing.T) {
 func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 	t.Parallel()
 	steps := newScript("if ARGV[1] == '' then return {'again', 'next'} end return 7")
-	f := conditions{}
-	attempts := redistest.List[time.Time]{}
-	f.fails = func(int) error {
-		attempts.Add(time.Now())
-		switch first := attempts.All()[0]; {
-		case time.Now().Equal(first):
-			time.Sleep(800 * time.Millisecond)
-		case time.Since(first) < script.DefaultTimeout+500*time.Millisecond:
-			return loading{}
+	onRig(t, conditions{}, 20, func(t *testing.T, r *rig) {
+		start := time.Now()
+		r.Fails = func(int, int) error {
+			switch took := time.Since(start); {
+			case took == 0:
+				time.Sleep(800 * time.Millisecond)
+			case took < script.DefaultTimeout+500*time.Millisecond:
+				return answered("LOADING not yet")
+			}
+			return nil
 		}
-		return nil
-	}
-	onRig(t, f, 20, func(t *testing.T, r *rig) {
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), steps.Source).Err())
 		reply, err := r.lanes.Run(t.Context(), &script.Call{Script: steps, Keys: script.KeysOf("key"), Args: script.Paged{}, Repeat: true})
 		require.NoError(t, err)
 		assert.Equal(t, int64(7), reply)
 	})
 }
-
-// loading is the answer of a server that starts.
-type loading struct{}
-
-func (loading) Error() string { return "LOADING Redis is loading the dataset in memory" }
-func (loading) RedisError()   {}
 
 // Calls that have waited for a silent server until they have hardly any time left go to it one at a time too, at the
 // pace of others.
@@ -458,7 +404,7 @@ func TestCommandsWithLittleTimeLeftProbeASilentServerAtItsPace(t *testing.T) {
 	for _, repeat := range []bool{false, true} {
 		for _, every := range []time.Duration{0, 10 * time.Millisecond} {
 			onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
-				r.stuck.Store(true)
+				r.Stuck.Store(true)
 				command := func(i int) {
 					c := commandOf(i)
 					c.Repeat = repeat
@@ -466,14 +412,14 @@ func TestCommandsWithLittleTimeLeftProbeASilentServerAtItsPace(t *testing.T) {
 				}
 				command(0)
 				time.Sleep(script.DefaultTimeout / 8) // it is silent
-				r.forget()
+				r.Forget()
 				start := time.Now()
 				for i := range 300 {
 					command(i)
 					time.Sleep(every)
 				}
 				time.Sleep(2*script.DefaultTimeout - time.Since(start))
-				assert.LessOrEqual(t, len(r.sizes()), 3+2*9, "one each ninth of a call's time")
+				assert.LessOrEqual(t, len(r.Sizes()), 3+2*9, "one each ninth of a call's time")
 			})
 		}
 	}
@@ -486,8 +432,8 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 		repeat, late bool
 		sent         int
 	}{{true, true, 2}, {true, false, 1}, {false, true, 1}} {
-		f := conditions{held: true, fails: func(int) error { return answered("LOADING not yet") }}
-		onRig(t, f, 2, func(t *testing.T, r *rig) {
+		onRig(t, conditions{held: true}, 2, func(t *testing.T, r *rig) {
+			r.Fails = func(int, int) error { return answered("LOADING not yet") }
 			ctx, cancel := context.WithCancel(t.Context())
 			var told atomic.Int32
 			c := &lane.Call{Call: *commandOf(0)}
@@ -502,10 +448,10 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 			})
 			cancel()
 			r.Wait()
-			r.stuck.Store(true)
-			close(r.hold)
+			r.Stuck.Store(true)
+			close(r.Hold)
 			time.Sleep(script.DefaultTimeout / 4)
-			assert.Len(t, r.sizes(), tt.sent)
+			assert.Len(t, r.Sizes(), tt.sent)
 			time.Sleep(2 * script.DefaultTimeout)
 			assert.Equal(t, tt.late, told.Load() == 1)
 		})

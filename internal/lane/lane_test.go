@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,10 +27,10 @@ var flightTests = map[string]rigTest{
 			assert.NoError(t, err)
 			assert.EqualValues(t, 1, reply)
 		})
-		assert.Equal(t, []int{1, 1}, r.sizes(), "who finds the way free goes at once")
-		close(r.hold)
+		assert.Equal(t, []int{1, 1}, r.Sizes(), "who finds the way free goes at once")
+		close(r.Hold)
 		r.Wait()
-		sizes := r.sizes()
+		sizes := r.Sizes()
 		assert.Len(t, sizes, 4)
 		assert.Equal(t, 1000, sizes[0]+sizes[1]+sizes[2]+sizes[3])
 		assert.LessOrEqual(t, max(sizes[2], sizes[3]), 512)
@@ -42,15 +39,15 @@ var flightTests = map[string]rigTest{
 	// how long the wire is. When the wire grows that shows a second or two later.
 	"the shortest trip counts": {conditions{}, 1024, func(t *testing.T, r *rig) {
 		one := func(trip time.Duration) {
-			r.takes(trip)
+			r.Take(trip)
 			r.mustAsk(t, 0)
 		}
 		most := func(callers int) int {
-			r.takes(10 * time.Millisecond)
-			r.forget()
+			r.Take(10 * time.Millisecond)
+			r.Forget()
 			r.start(callers, func(i int) { r.mustAsk(t, i) })
 			r.Wait()
-			return r.most()
+			return r.Most()
 		}
 		for range 30 {
 			one(200 * time.Microsecond)
@@ -76,7 +73,7 @@ var flightTests = map[string]rigTest{
 			assert.NoError(t, err)
 			assert.Equal(t, want, reply, i)
 		})
-		close(r.hold)
+		close(r.Hold)
 		r.Wait()
 	}},
 }
@@ -98,13 +95,13 @@ func (answered) RedisError() {}
 func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []error{errors.New("not today"), answered("READONLY not today"), answered("NOSCRIPT not today")} {
-		fails := func(scripts int) error {
-			if scripts == 1 {
-				return nil
+		onRig(t, conditions{held: true}, 1024, func(t *testing.T, r *rig) {
+			r.Fails = func(_, scripts int) error {
+				if scripts == 1 {
+					return nil
+				}
+				return failure
 			}
-			return failure
-		}
-		onRig(t, conditions{held: true, fails: fails}, 1024, func(t *testing.T, r *rig) {
 			r.start(10, func(i int) {
 				_, err := r.ask(i, script.Call{})
 				if i < 2 {
@@ -114,9 +111,9 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 				assert.ErrorIs(t, err, script.ErrLost)
 				assert.ErrorContains(t, err, "not today")
 			})
-			close(r.hold)
+			close(r.Hold)
 			r.Wait()
-			assert.Equal(t, []int{1, 1, 8}, r.sizes())
+			assert.Equal(t, []int{1, 1, 8}, r.Sizes())
 		})
 	}
 }
@@ -126,8 +123,8 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 func TestFlight_HookPanics(t *testing.T) {
 	t.Parallel()
 	for _, inline := range []bool{false, true} {
-		f := conditions{held: true, inline: inline, fails: func(int) error { panic("a hook") }}
-		onRig(t, f, 1024, func(t *testing.T, r *rig) {
+		onRig(t, conditions{held: true, inline: inline}, 1024, func(t *testing.T, r *rig) {
+			r.Fails = func(int, int) error { panic("a hook") }
 			r.start(20, func(i int) {
 				call := script.Call{Repeat: true}
 				if i%2 == 0 {
@@ -143,10 +140,10 @@ func TestFlight_HookPanics(t *testing.T) {
 				assert.ErrorIs(t, a.err, script.ErrLost)
 				assert.ErrorContains(t, a.err, "panicked: a hook")
 			})
-			close(r.hold)
+			close(r.Hold)
 			r.Wait()
-			assert.Equal(t, []int{1, 1, 10}, r.sizes(), "nine apart, and nine as one; none again")
-			r.fails = nil
+			assert.Equal(t, []int{1, 1, 10}, r.Sizes(), "nine apart, and nine as one; none again")
+			r.Fails = nil
 			r.mustAsk(t, 20)
 		})
 	}
@@ -158,9 +155,9 @@ func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
 	for _, inline := range []bool{false, true} {
 		onRig(t, conditions{held: true, inline: inline}, 2, func(t *testing.T, r *rig) {
 			r.start(3, func(i int) { r.mustAsk(t, i) })
-			close(r.hold)
+			close(r.Hold)
 			r.Wait()
-			assert.Equal(t, []int{1, 2}, r.sizes())
+			assert.Equal(t, []int{1, 2}, r.Sizes())
 		})
 	}
 }
@@ -169,46 +166,43 @@ func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
 // the pool's connections.
 func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		trip time.Duration
-		pool int
-		want int
-	}{
-		{0, 1024, 2},
-		{20 * time.Microsecond, 1024, 2},
-		{100 * time.Microsecond, 1024, 3},
-		{time.Millisecond, 1024, 21},
-		{100 * time.Millisecond, 1024, 64},
-		{500 * time.Millisecond, 1024, 64},
-		{100 * time.Millisecond, 20, 10},
-		{100 * time.Millisecond, 5, 2},
-		{100 * time.Millisecond, 2, 1},
-		{100 * time.Millisecond, 1, 1},
-	} {
-		t.Run(fmt.Sprint(tc.trip, " ", tc.pool), func(t *testing.T) {
-			t.Parallel()
-			onRig(t, conditions{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
-				r.mustAsk(t, 0)
-				r.forget()
-				for i := range 150 {
-					r.Go(func() {
-						for range 3 {
-							r.mustAsk(t, i)
-						}
-					})
-					if tc.trip > 0 {
-						synctest.Wait() // each finds those before it under way
-					}
-				}
-				r.Wait()
-				if tc.trip == 0 {
-					assert.LessOrEqual(t, r.most(), tc.want)
-				} else {
-					assert.Equal(t, tc.want, r.most())
-				}
-			})
-		})
+	type row struct {
+		trip       time.Duration
+		pool, want int
 	}
+	limitertest.Each(t, map[string]row{
+		"no time":          {0, 1024, 2},
+		"20 us":            {20 * time.Microsecond, 1024, 2},
+		"100 us":           {100 * time.Microsecond, 1024, 3},
+		"1 ms":             {time.Millisecond, 1024, 21},
+		"100 ms":           {100 * time.Millisecond, 1024, 64},
+		"500 ms":           {500 * time.Millisecond, 1024, 64},
+		"20 connections":   {100 * time.Millisecond, 20, 10},
+		"five connections": {100 * time.Millisecond, 5, 2},
+		"two connections":  {100 * time.Millisecond, 2, 1},
+		"one connection":   {100 * time.Millisecond, 1, 1},
+	}, func(t *testing.T, tc row) {
+		onRig(t, conditions{trip: tc.trip}, tc.pool, func(t *testing.T, r *rig) {
+			r.mustAsk(t, 0)
+			r.Forget()
+			for i := range 150 {
+				r.Go(func() {
+					for range 3 {
+						r.mustAsk(t, i)
+					}
+				})
+				if tc.trip > 0 {
+					synctest.Wait() // each finds those before it under way
+				}
+			}
+			r.Wait()
+			if tc.trip == 0 {
+				assert.LessOrEqual(t, r.Most(), tc.want)
+			} else {
+				assert.Equal(t, tc.want, r.Most())
+			}
+		})
+	})
 }
 
 // A server that answers no call is asked by one call at a time, until it answers.
@@ -216,7 +210,7 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 	t.Parallel()
 	onRig(t, conditions{trip: 10 * time.Millisecond}, 1024, func(t *testing.T, r *rig) {
 		r.mustAsk(t, 0)
-		r.stuck.Store(true)
+		r.Stuck.Store(true)
 		ask := func(i int) {
 			// Those that were not sent get no answer: that is for those who wait.
 			if _, err := r.ask(i, script.Call{Repeat: true}); err != nil {
@@ -226,25 +220,25 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 		}
 		r.start(200, ask)
 		time.Sleep(script.DefaultTimeout/3 + time.Millisecond)
-		assert.LessOrEqual(t, r.most(), 64+3, "and those that show whether it answers")
-		r.forget()
+		assert.LessOrEqual(t, r.Most(), 64+3, "and those that show whether it answers")
+		r.Forget()
 		r.start(100, ask)
 		time.Sleep(10 * script.DefaultTimeout / 3)
-		assert.GreaterOrEqual(t, len(r.sizes()), 25)
-		assert.LessOrEqual(t, len(r.sizes()), 31, "one each ninth of a call's time")
-		for _, size := range r.sizes() {
+		assert.GreaterOrEqual(t, len(r.Sizes()), 25)
+		assert.LessOrEqual(t, len(r.Sizes()), 31, "one each ninth of a call's time")
+		for _, size := range r.Sizes() {
 			assert.Equal(t, 1, size)
 		}
-		r.stuck.Store(false)
+		r.Stuck.Store(false)
 		r.Go(func() {
 			_, err := r.ask(0, script.Call{Repeat: true})
 			assert.NoError(t, err)
 		})
 		r.Wait()
-		r.forget()
+		r.Forget()
 		r.start(100, func(i int) { r.mustAsk(t, i) })
 		r.Wait()
-		assert.Greater(t, r.most(), 2)
+		assert.Greater(t, r.Most(), 2)
 	})
 }
 
@@ -276,7 +270,7 @@ func joined(t *testing.T, calls []*script.Joint, known []*lua.Script, check func
 			})
 			assert.NoError(t, err)
 		})
-		close(r.hold)
+		close(r.Hold)
 		r.Wait()
 		check(replies, r)
 		exists, err := r.direct.ScriptExists(t.Context(), calls[0].Script.SHA).Result()
@@ -329,7 +323,7 @@ func TestJointCalls(t *testing.T) {
 				}
 				assert.Contains(t, want, reply, i)
 			}
-			assert.Equal(t, []int{1, 1, 2}, r.sizes()[:3], "78 calls as two")
+			assert.Equal(t, []int{1, 1, 2}, r.Sizes()[:3], "78 calls as two")
 		})
 	})
 }
@@ -343,15 +337,15 @@ func TestJointCalls_GoTogetherAgainAfterAnOutage(t *testing.T) {
 			calls[i] = &script.Joint{Script: many, Args: [2]any{code, "fail"}, Early: true}
 		}
 		joined(t, calls, []*lua.Script{many}, func(_ []any, r *rig) {
-			r.forget()
-			r.hold = make(chan struct{})
+			r.Forget()
+			r.Hold = make(chan struct{})
 			r.start(10, func(i int) {
 				_, err := r.ask(i, script.Call{Script: echo, Args: script.Constant{""}, Joint: &script.Joint{Script: many, Args: [2]any{"", 100}}})
 				assert.NoError(t, err)
 			})
-			close(r.hold)
+			close(r.Hold)
 			r.Wait()
-			assert.Equal(t, []int{1, 1, want}, r.sizes(), code)
+			assert.Equal(t, []int{1, 1, want}, r.Sizes(), code)
 		})
 	}
 }
@@ -383,100 +377,14 @@ var incr = newScript("return redis.call('INCR', KEYS[1])")
 
 // conditions say what becomes of round trips.
 type conditions struct {
-	trip    time.Duration
-	held    bool                     // each waits until the rig's hold is closed
-	fails   func(scripts int) error  // instead of the round trip, or panics; nil for never
-	inline  bool                     // callers who find the way free send by themselves
-	answers func(cmds []redis.Cmder) // changes the answers of flights; nil for no change
-}
-
-// flights counts the scripts of each round trip.
-type flights struct {
-	conditions
-
-	hold  chan struct{}
-	stuck atomic.Bool  // no answer comes
-	loses atomic.Int32 // so many answers get lost
-
-	went redistest.List[int] // the scripts of each
-
-	mu   sync.Mutex
-	now  int // under way
-	peak int // the most that were under way
-}
-
-func (f *flights) send(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	n := 0
-	for _, cmd := range cmds {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			n++
-		}
-	}
-	if n == 0 {
-		return next()
-	}
-	f.went.Add(n)
-	f.mu.Lock()
-	f.now++
-	f.peak = max(f.peak, f.now)
-	trip := f.trip
-	f.mu.Unlock()
-	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.now--
-	}()
-	if f.stuck.Load() {
-		time.Sleep(3 * time.Second) // as long as go-redis waits by default
-		return redistest.Fail(cmds, context.DeadlineExceeded)
-	}
-	if f.held {
-		<-f.hold
-	}
-	time.Sleep(trip)
-	if f.loses.Add(-1) >= 0 {
-		return os.ErrDeadlineExceeded
-	}
-	if f.fails != nil {
-		if err := f.fails(n); err != nil {
-			return err
-		}
-	}
-	err := next()
-	if f.answers != nil {
-		f.answers(cmds)
-		err = nil
-	}
-	return err
-}
-
-// forget starts the count again.
-func (f *flights) forget() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.went.Take()
-	f.peak = f.now
-}
-
-// sizes returns the scripts of each round trip.
-func (f *flights) sizes() []int { return f.went.All() }
-
-// most returns how many round trips were under way at the same time.
-func (f *flights) most() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.peak
-}
-
-func (f *flights) takes(trip time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.trip = trip
+	trip   time.Duration
+	held   bool // each waits until the rig's Hold is closed
+	inline bool // callers who find the way free send by themselves
 }
 
 // A rig is a lane to a miniredis that knows incr.
 type rig struct {
-	*flights
+	*redistest.Trips
 	sync.WaitGroup // of callers
 
 	lanes  *lane.Lanes
@@ -488,14 +396,17 @@ type rig struct {
 // newRig must be called in a bubble.
 func newRig(t *testing.T, c conditions, pool int) *rig {
 	t.Helper()
-	f := &flights{conditions: c, hold: make(chan struct{})} // of the bubble
+	f := &redistest.Trips{}
+	if f.Take(c.trip); c.held {
+		f.Hold = make(chan struct{}) // of the bubble
+	}
 	direct, m := redistest.Mini(t)
 	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
-	rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: f.inline})
-	rdb.AddHook(redistest.Hook(f.send))
+	rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: c.inline})
+	rdb.AddHook(redistest.Hook(f.Send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 	t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
-	return &rig{flights: f, lanes: lanes, lane: lanes.To(t.Context(), "key"), rdb: rdb, direct: direct}
+	return &rig{Trips: f, lanes: lanes, lane: lanes.To(t.Context(), "key"), rdb: rdb, direct: direct}
 }
 
 // onRig runs test in a bubble, with a pool of that size.

@@ -235,9 +235,10 @@ var observerTests = map[string]rigTest{
 		}
 		r.start(3, ask)
 		r.Wait()
-		one, two := limit.Flight{Requests: 3, Calls: 1, RoundTrip: r.trip}, limit.Flight{Requests: 6, Calls: 2, RoundTrip: r.trip}
+		one := limit.Flight{Requests: 3, Calls: 1, RoundTrip: 10 * time.Millisecond}
+		two := limit.Flight{Requests: 6, Calls: 2, RoundTrip: 10 * time.Millisecond}
 		assert.Equal(t, []limit.Flight{one, two}, told())
-		r.loses.Store(1)
+		r.Loses.Store(1)
 		r.start(1, ask)
 		r.Wait()
 		all := told()
@@ -252,11 +253,11 @@ var observerTests = map[string]rigTest{
 		s := &seen{}
 		r.lanes.Observer = observe.New(s, nil)
 		r.mustAsk(t, 0)
-		r.stuck.Store(true)
+		r.Stuck.Store(true)
 		r.start(10, func(i int) { _, _ = r.ask(i, script.Call{Repeat: true}) })
 		time.Sleep(script.DefaultTimeout)
 		assert.Equal(t, []limit.EventKind{limit.ServerSilent}, s.kinds())
-		r.stuck.Store(false)
+		r.Stuck.Store(false)
 		r.Wait()
 		time.Sleep(script.DefaultTimeout)
 		r.mustAsk(t, 0)
@@ -379,54 +380,6 @@ func TestLanes_OfManyMastersAreForgotten(t *testing.T) {
 	assert.NotSame(t, one, lanes.Breaker(t.Context(), "one"))
 }
 
-// What takes no permits does not wait for replicas, also beside a call that does.
-func TestReplicas_OnlyDecisionsWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const wait = 100 * time.Millisecond
-		_, m := redistest.Mini(t)
-		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20})
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-			time.Sleep(time.Millisecond)
-			for _, cmd := range cmds {
-				if cmd.Name() == "wait" { // the replicas have stopped
-					time.Sleep(wait)
-				}
-				cmd.(interface{ SetVal(val any) }).SetVal(int64(0))
-			}
-			return nil
-		}))
-		lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
-		lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: wait})
-		t.Cleanup(func() { assert.NoError(t, lanes.Close(context.Background(), nil)) })
-		var all sync.WaitGroup
-		do := func(requests int, check func(took time.Duration, call *lane.Call)) {
-			call := &lane.Call{Call: *commandOf(requests), Requests: requests}
-			call.Repeat = true
-			all.Go(func() {
-				start := time.Now()
-				done, err := lanes.Do(t.Context(), call)
-				assert.True(t, done)
-				assert.NoError(t, err)
-				check(time.Since(start), call)
-			})
-		}
-		for range 10 {
-			do(1, func(took time.Duration, call *lane.Call) {
-				assert.GreaterOrEqual(t, took, wait)
-				assert.Error(t, call.Short)
-			})
-			time.Sleep(time.Millisecond)
-			do(0, func(took time.Duration, call *lane.Call) {
-				assert.Less(t, took, wait/2)
-				assert.NoError(t, call.Short)
-			})
-			time.Sleep(2 * wait)
-		}
-		all.Wait()
-	})
-}
-
 // seen is an observer of what happens to flights.
 type seen struct {
 	limit.Observer
@@ -446,25 +399,70 @@ func (s *seen) kinds() (all []limit.EventKind) {
 	return all
 }
 
-// onReplicated runs test on a lane whose flights wait a second for two replicas. Those answer what confirmed is.
-func onReplicated(t *testing.T, test func(t *testing.T, r *rig, s *seen, confirmed *any)) {
+// replicated is a lane whose flights wait a second for two replicas.
+type replicated struct {
+	*rig
+	*seen
+
+	confirmed any           // what they answer
+	after     time.Duration // so late
+	waits     int
+}
+
+func onReplicated(t *testing.T, test func(t *testing.T, r *replicated)) {
 	t.Helper()
-	onRig(t, conditions{}, 64, func(t *testing.T, r *rig) {
-		s, confirmed := &seen{}, any(int64(2))
-		r.lanes.Observer = observe.New(s, nil)
-		r.answers = func(cmds []redis.Cmder) {
+	onRig(t, conditions{}, 64, func(t *testing.T, of *rig) {
+		r := &replicated{rig: of, seen: &seen{}, confirmed: int64(2)}
+		r.lanes.Observer = observe.New(r.seen, nil)
+		r.Answers = func(cmds []redis.Cmder, _ error) error {
 			wait := cmds[len(cmds)-1].(script.Command)
-			assert.Equal(t, []any{"wait", 2, int64(1000)}, wait.Args())
-			if err, failed := confirmed.(error); failed {
-				wait.SetErr(err)
-				return
+			if wait.Name() != "wait" {
+				return nil
 			}
-			wait.SetErr(nil)
-			wait.SetVal(confirmed)
+			assert.Equal(t, []any{"wait", 2, int64(1000)}, wait.Args())
+			r.waits++
+			time.Sleep(r.after)
+			err, _ := r.confirmed.(error)
+			if wait.SetErr(err); err == nil {
+				wait.SetVal(r.confirmed)
+			}
+			return nil
 		}
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 2, Wait: time.Second})
 		r.lane = r.lanes.To(t.Context(), "key")
-		test(t, r, s, &confirmed)
+		test(t, r)
+	})
+}
+
+// What takes no permits does not wait for replicas, also beside a call that does.
+func TestReplicas_OnlyDecisionsWait(t *testing.T) {
+	t.Parallel()
+	onReplicated(t, func(t *testing.T, r *replicated) {
+		r.confirmed, r.after = int64(0), time.Second
+		do := func(requests int, check func(took time.Duration, call *lane.Call)) {
+			call := &lane.Call{Call: *commandOf(requests), Requests: requests}
+			call.Repeat = true
+			r.Go(func() {
+				start := time.Now()
+				done, err := r.lanes.Do(t.Context(), call)
+				assert.True(t, done)
+				assert.NoError(t, err)
+				check(time.Since(start), call)
+			})
+		}
+		for range 10 {
+			do(1, func(took time.Duration, call *lane.Call) {
+				assert.GreaterOrEqual(t, took, time.Second)
+				assert.Error(t, call.Short)
+			})
+			time.Sleep(time.Millisecond)
+			do(0, func(took time.Duration, call *lane.Call) {
+				assert.Less(t, took, time.Second/2)
+				assert.NoError(t, call.Short)
+			})
+			time.Sleep(2 * time.Second)
+		}
+		r.Wait()
 	})
 }
 
@@ -479,21 +477,26 @@ func TestReplicas_GrantCountsOnceTheyConfirmIt(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		confirmed any
+		lost      int32  // attempts before
 		want      string // nothing: the grant counts
 	}{
-		{int64(2), ""},
-		{int64(3), ""},
-		{int64(1), "1 of the 2 replicas"},
-		{"two", "two of the 2 replicas"},
-		{answered("ERR no"), "WAIT failed: ERR no"},
-		{errors.New("the answer was lost"), "WAIT failed: the answer was lost"},
+		{int64(2), 0, ""},
+		{int64(3), 0, ""},
+		{int64(1), 0, "1 of the 2 replicas"},
+		{"two", 0, "two of the 2 replicas"},
+		{answered("ERR no"), 0, "WAIT failed: ERR no"},
+		{errors.New("the answer was lost"), 0, "WAIT failed: the answer was lost"},
+		// A repeat finds what an earlier attempt was granted and writes nothing, so WAIT says nothing about it.
+		{int64(2), 2, "too often"},
 	} {
-		onReplicated(t, func(t *testing.T, r *rig, _ *seen, confirmed *any) {
-			*confirmed = tt.confirmed
-			a := decision("key", false)
-			reply, err := a.by(r)
+		onReplicated(t, func(t *testing.T, r *replicated) {
+			r.confirmed = tt.confirmed
+			r.Loses.Store(tt.lost)
+			a := decision("key", tt.lost > 0)
+			reply, err := a.by(r.rig)
 			assert.NoError(t, err)
 			assert.EqualValues(t, 1, reply)
+			assert.Equal(t, 1, r.waits)
 			if tt.want == "" {
 				assert.NoError(t, a.call.Short)
 				return
@@ -505,30 +508,17 @@ func TestReplicas_GrantCountsOnceTheyConfirmIt(t *testing.T) {
 	}
 }
 
-// A repeat finds what an earlier attempt was granted and writes nothing, so WAIT says nothing about it.
-func TestReplicas_GrantOfManyAttemptsDoesNotCount(t *testing.T) {
-	t.Parallel()
-	onReplicated(t, func(t *testing.T, r *rig, _ *seen, _ *any) {
-		r.loses.Store(2)
-		a := decision("key", true)
-		_, err := a.by(r)
-		assert.NoError(t, err)
-		assert.ErrorIs(t, a.call.Short, limit.ErrNotReplicated)
-		assert.ErrorContains(t, a.call.Short, "too often")
-	})
-}
-
 // That they are behind is said once, and that they keep up once they have done so for a second.
 func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 	t.Parallel()
-	onReplicated(t, func(t *testing.T, r *rig, s *seen, confirmed *any) {
+	onReplicated(t, func(t *testing.T, r *replicated) {
 		asks := func(told any, wait time.Duration, want ...limit.EventKind) {
 			t.Helper()
 			time.Sleep(wait)
-			*confirmed = told
-			_, _ = decision("key", false).by(r)
+			r.confirmed = told
+			_, _ = decision("key", false).by(r.rig)
 			synctest.Wait()
-			assert.Equal(t, want, s.kinds())
+			assert.Equal(t, want, r.kinds())
 		}
 		lost := errors.New("the answer was lost")
 		asks(int64(2), 0)

@@ -38,7 +38,7 @@ func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
 			start := time.Now()
 			_, err := calls["repeat"](t.Context(), runner(s.rdb, of))
 			require.NoError(t, err)
-			assert.Len(t, s.sent(), 5)
+			assert.Len(t, s.Sizes(), 5)
 			assert.GreaterOrEqual(t, time.Since(start), of/3)
 			assert.Less(t, time.Since(start), of)
 		})
@@ -68,7 +68,7 @@ func TestCall_EndsInTime(t *testing.T) {
 						assert.LessOrEqual(t, time.Since(start), within)
 						assert.Greater(t, time.Since(start), within-patientBackoff)
 						if hangs {
-							assert.LessOrEqual(t, len(s.sent()), 3, "an attempt has a third of the time")
+							assert.LessOrEqual(t, len(s.Sizes()), 3, "an attempt has a third of the time")
 						}
 					})
 				})
@@ -110,7 +110,7 @@ return {'again', 'token' .. n, n}`)
 		}
 		_, err := newConn(s.rdb).Run(t.Context(), &call)
 		require.ErrorIs(t, err, enough)
-		assert.Len(t, s.sent(), 2)
+		assert.Len(t, s.Sizes(), 2)
 	})
 }
 
@@ -208,10 +208,10 @@ return 'done'`)
 	})
 }
 
-func TestTogether(t *testing.T) {
+func TestTogetherAndApart(t *testing.T) {
 	t.Parallel()
-	single := script.NewConn(redis.NewClient(&redis.Options{Addr: "127.0.0.1:0"}), script.DefaultTimeout)
-	cluster := script.NewConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}), script.DefaultTimeout)
+	single := script.NewConn(redistest.NewClient("127.0.0.1:0", nil), script.DefaultTimeout)
+	cluster, ring := script.NewConn(redistest.NewCluster(nil, nil), script.DefaultTimeout), script.NewConn(downRing{}, script.DefaultTimeout)
 	for _, tc := range []struct {
 		a, b string
 		tag  bool // they have the same hash tag, or are the same
@@ -227,17 +227,10 @@ func TestTogether(t *testing.T) {
 	} {
 		assert.True(t, single.Together(tc.a, tc.b))
 		assert.Equal(t, tc.tag, cluster.Together(tc.a, tc.b), "%s %s", tc.a, tc.b)
+		assert.Equal(t, tc.tag, ring.Together(tc.a, tc.b))
+		assert.Equal(t, !tc.tag, ring.Apart(tc.a, tc.b), "no shard is known to have others")
+		assert.False(t, cluster.Apart(tc.a, tc.b), "the cluster rejects them")
 	}
-}
-
-func TestApart_KeysOfARingWhoseShardsDiffer(t *testing.T) {
-	t.Parallel()
-	down := script.NewConn(downRing{}, script.DefaultTimeout)
-	assert.False(t, down.Together("a", "b"))
-	assert.True(t, down.Apart("a", "b"), "no shard is known to have them")
-	assert.False(t, down.Apart("{a}", "{a}b"), "whichever shard has them")
-	cluster := script.NewConn(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:0"}}), script.DefaultTimeout)
-	assert.False(t, cluster.Apart("a", "b"), "the cluster rejects them")
 }
 
 // downRing has no shard that is up.
@@ -272,7 +265,7 @@ func TestOnceAndRead(t *testing.T) {
 		_, err = incr(ended, false)
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, script.ErrLost, "it was not sent")
-		assert.Empty(t, s.sent())
+		assert.Empty(t, s.Sizes())
 
 		s.nowMeets(func(int) error {
 			time.Sleep(time.Minute)
@@ -292,7 +285,7 @@ func TestOnceAndRead(t *testing.T) {
 		s.nowMeets(meets(context.DeadlineExceeded))
 		_, err = incr(t.Context(), false)
 		require.ErrorIs(t, err, script.ErrLost)
-		assert.Len(t, s.sent(), 1, "a command that writes is not repeated")
+		assert.Len(t, s.Sizes(), 1, "a command that writes is not repeated")
 	})
 }
 

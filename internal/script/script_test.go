@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -34,54 +35,27 @@ func newScript(source string) *lua.Script {
 // errHangs is a fault: no answer comes while one is waited for.
 var errHangs = errors.New("hangs")
 
-// wire counts the scripts that a client sends, and does to them what fault
-// says, which gets the number of the attempt, from 1.
-type wire struct {
-	mu    sync.Mutex
-	verbs []string
-	fault func(attempt int) error
-}
-
-func (w *wire) do(_ context.Context, cmds []redis.Cmder, next func() error) error {
-	if !strings.HasPrefix(cmds[0].Name(), "eval") {
-		return next()
-	}
-	w.mu.Lock()
-	w.verbs = append(w.verbs, cmds[0].Name())
-	attempt, fault := len(w.verbs), w.fault
-	w.mu.Unlock()
-	if fault == nil {
-		return next()
-	}
-	err := fault(attempt)
-	if errors.Is(err, errHangs) {
-		time.Sleep(3 * time.Second) // as long as go-redis waits by default
-		err = context.DeadlineExceeded
-	}
-	if err != nil {
-		return redistest.Fail(cmds, err)
-	}
-	return next()
-}
-
-func (w *wire) sent() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.verbs
-}
-
-// nowMeets counts scripts anew, which meet that fault.
-func (w *wire) nowMeets(fault func(attempt int) error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fault, w.verbs = fault, nil
-}
-
 // scene is a client whose scripts meet faults.
 type scene struct {
-	*wire
+	*redistest.Trips
 
 	rdb redistest.Client
+}
+
+// nowMeets counts scripts anew, which meet that fault. It gets the number of the attempt, from 1.
+func (s *scene) nowMeets(fault func(attempt int) error) {
+	s.Forget()
+	if s.Fails = nil; fault == nil {
+		return
+	}
+	s.Fails = func(attempt, _ int) error {
+		err := fault(attempt)
+		if errors.Is(err, errHangs) {
+			time.Sleep(3 * time.Second) // as long as go-redis waits by default
+			err = context.DeadlineExceeded
+		}
+		return err
+	}
 }
 
 // virtual runs test in a bubble.
@@ -89,8 +63,9 @@ func virtual(t *testing.T, fault func(attempt int) error, test func(t *testing.T
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
-		s := &scene{&wire{fault: fault}, rdb}
-		rdb.AddHook(redistest.Hook(s.do))
+		s := &scene{&redistest.Trips{}, rdb}
+		s.nowMeets(fault)
+		rdb.AddHook(redistest.Hook(s.Send))
 		defer time.Sleep(time.Minute) // for what hangs
 		test(t, s)
 	})
@@ -132,15 +107,26 @@ func TestNoScript(t *testing.T) {
 		// A script of its own: the server remembers it for all tests.
 		key := redistest.Name(t)
 		own := newScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
-		w := &wire{}
-		rdb.AddHook(redistest.Hook(w.do))
+		var sent redistest.List[string]
+		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+			if name := cmds[0].Name(); strings.HasPrefix(name, "eval") {
+				sent.Add(name)
+			}
+		}))
 		for i := int64(1); i <= 3; i++ {
 			reply, err := newConn(rdb).Once(t.Context(), own, script.KeysOf(key), "a\x00\xff")
 			require.NoError(t, err)
 			assert.Equal(t, []any{key, i, "a\x00\xff"}, reply)
 		}
-		assert.Equal(t, []string{"evalsha", "eval", "evalsha", "evalsha"}, w.sent())
+		assert.Equal(t, []string{"evalsha", "eval", "evalsha", "evalsha"}, sent.All())
 	})
+}
+
+// closed closes a client when t ends.
+func closed(t *testing.T, rdb redistest.Client) redistest.Client {
+	t.Helper()
+	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
+	return rdb
 }
 
 // go-redis repeats what it sends unless a command says NoRetry, and a pipeline
@@ -173,19 +159,11 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 				return p.Client(t, &redistest.Options{MaxRetries: 5})
 			},
 			"Ring": func(t *testing.T, p *redistest.Proxy) redistest.Client {
-				ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": p.Addr()}, MaxRetries: 5})
-				t.Cleanup(func() { assert.NoError(t, ring.Close()) })
-				return ring
+				return closed(t, redistest.NewRing(map[string]string{"one": p.Addr()}, &redistest.Options{MaxRetries: 5}))
 			},
 			"ClusterClient": func(t *testing.T, p *redistest.Proxy) redistest.Client {
-				cluster := redis.NewClusterClient(&redis.ClusterOptions{
-					MaxRedirects: 5,
-					ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-						return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: p.Addr()}}}}, nil
-					},
-				})
-				t.Cleanup(func() { assert.NoError(t, cluster.Close()) })
-				return cluster
+				slots := []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: p.Addr()}}}}
+				return closed(t, redistest.NewCluster(slots, nil))
 			},
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
@@ -252,7 +230,7 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 				reply, err := calls["once"](t.Context(), newConn(s.rdb))
 				require.NoError(t, err)
 				assert.Equal(t, int64(1), reply)
-				assert.Len(t, s.sent(), 5, "three refusals, an unknown script and its run")
+				assert.Len(t, s.Sizes(), 5, "three refusals, an unknown script and its run")
 				assert.Positive(t, time.Since(start), "it waits between")
 				assert.Less(t, time.Since(start), 2*time.Second)
 			})
@@ -268,9 +246,9 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 				case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
 					assert.Greater(t, took, callTime-patientBackoff, "servers take their time to change places")
 					assert.LessOrEqual(t, took, callTime)
-					assert.Less(t, len(s.sent()), 100)
+					assert.Less(t, len(s.Sizes()), 100)
 				default:
-					assert.Len(t, s.sent(), 5, "it gives up")
+					assert.Len(t, s.Sizes(), 5, "it gives up")
 				}
 			})
 		})
@@ -297,26 +275,7 @@ func TestCall_ExpiredNamesLastAttempt(t *testing.T) {
 	require.Equal(t, refusal, err)
 }
 
-func TestAnswersAreNotRepeated(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{
-		"NOTINIT no rate is set", "CORRUPT 1 rate is missing", "WRONGTYPE Operation against a key", "OOM command not allowed",
-		"ERR unknown command", "NOAUTH Authentication required.", "NOPERM no permissions", "CROSSSLOT Keys in request",
-		"ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value",
-	} {
-		t.Run(text, func(t *testing.T) {
-			t.Parallel()
-			virtual(t, meets(answered(text)), func(t *testing.T, s *scene) {
-				_, err := calls["read"](t.Context(), newConn(s.rdb))
-				require.EqualError(t, err, text)
-				require.NotErrorIs(t, err, script.ErrLost)
-				assert.Len(t, s.sent(), 1)
-			})
-		})
-	}
-}
-
-// The results of lost answers, and of answers that say that the script did not run.
+// The results of errors that Redis answered, of lost answers, and of answers that say that the script did not run.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	type errs []error
@@ -327,7 +286,15 @@ func TestFaults(t *testing.T) {
 		least, most int  // attempts
 	}
 	refused, noPermission := answered("READONLY You can't write against a read only replica."), answered("NOPERM No permissions to access a key")
-	rows := map[string]row{
+	rows := map[string]row{}
+	for _, text := range []string{
+		"NOTINIT no rate is set", "CORRUPT 1 rate is missing", "WRONGTYPE Operation against a key", "OOM command not allowed",
+		"ERR unknown command", "NOAUTH Authentication required.", "NOPERM no permissions", "CROSSSLOT Keys in request",
+		"ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value",
+	} {
+		rows["read, "+text] = row{"read", errs{answered(text)}, errs{answered(text)}, errs{script.ErrLost}, 1, 1}
+	}
+	maps.Copy(rows, map[string]row{
 		"once, EVAL is lost": {"once", errs{nil, io.EOF}, errs{script.ErrLost, io.EOF}, nil, 2, 2},
 		// Once an attempt may have run, a refusal of the next says nothing of it.
 		"repeat, lost and refused": {"repeat", errs{io.EOF, refused}, errs{script.ErrLost, refused}, nil, 6, 100},
@@ -337,7 +304,7 @@ func TestFaults(t *testing.T) {
 		"read, lost and an error": {
 			"read", errs{io.EOF, noPermission}, errs{noPermission}, errs{limit.ErrUnavailable, limit.ErrUnknownOutcome}, 2, 2,
 		},
-	}
+	})
 	for _, fault := range []error{
 		io.EOF, context.DeadlineExceeded,
 		&net.OpError{Op: "read", Err: io.ErrUnexpectedEOF}, &net.OpError{Op: "write", Err: io.ErrClosedPipe},
@@ -351,26 +318,26 @@ func TestFaults(t *testing.T) {
 		}
 		rows["read, twice "+text] = row{"read", errs{fault, fault, nil}, nil, nil, 4, 4}
 	}
-	for name, tt := range rows {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			virtual(t, meets(tt.faults...), func(t *testing.T, s *scene) {
-				reply, err := calls[tt.call](t.Context(), newConn(s.rdb))
-				if tt.want == nil {
-					require.NoError(t, err)
-					assert.Equal(t, int64(1), reply)
-				}
-				for _, want := range tt.want {
-					require.ErrorIs(t, errors.Join(err, script.Outage(err)), want)
-				}
-				for _, never := range tt.never {
-					require.NotErrorIs(t, errors.Join(err, script.Outage(err)), never)
-				}
-				assert.GreaterOrEqual(t, len(s.sent()), tt.least)
-				assert.LessOrEqual(t, len(s.sent()), tt.most)
-			})
+	limitertest.Each(t, rows, func(t *testing.T, tt row) {
+		virtual(t, meets(tt.faults...), func(t *testing.T, s *scene) {
+			reply, err := calls[tt.call](t.Context(), newConn(s.rdb))
+			if tt.want == nil {
+				require.NoError(t, err)
+				assert.Equal(t, int64(1), reply)
+			}
+			if len(tt.faults) == 1 && script.IsAnswer(tt.faults[0]) {
+				require.Equal(t, tt.faults[0], err, "as it is")
+			}
+			for _, want := range tt.want {
+				require.ErrorIs(t, errors.Join(err, script.Outage(err)), want)
+			}
+			for _, never := range tt.never {
+				require.NotErrorIs(t, errors.Join(err, script.Outage(err)), never)
+			}
+			assert.GreaterOrEqual(t, len(s.Sizes()), tt.least)
+			assert.LessOrEqual(t, len(s.Sizes()), tt.most)
 		})
-	}
+	})
 }
 
 func TestRepeatTellsTheAge(t *testing.T) {
@@ -415,7 +382,7 @@ func TestContextEndsTheRepeating(t *testing.T) {
 			_, err := calls["repeat"](ctx, newConn(s.rdb))
 			require.ErrorIs(t, err, context.Canceled)
 			assert.Equal(t, errors.Is(fault, io.EOF), errors.Is(err, limit.ErrUnknownOutcome))
-			assert.Len(t, s.sent(), 1)
+			assert.Len(t, s.Sizes(), 1)
 			assert.Equal(t, time.Millisecond, time.Since(start))
 		})
 	}

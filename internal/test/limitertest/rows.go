@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -120,6 +121,12 @@ func LogTo(w io.Writer) rratelimiter.Option {
 func FarAway(t testing.TB, trip time.Duration) redistest.Client {
 	t.Helper()
 	_, m := redistest.Mini(t)
+	return FarAwayOf(t, m, trip)
+}
+
+// FarAwayOf is FarAway for m.
+func FarAwayOf(t testing.TB, m *miniredis.Miniredis, trip time.Duration) redistest.Client {
+	t.Helper()
 	far := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20})
 	far.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		if cmds[0].Name() != "hello" { // as if all connections were there

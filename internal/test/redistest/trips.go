@@ -1,0 +1,107 @@
+package redistest
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Trips decides what becomes of a client's round trips with scripts, and counts them: its Send is a [Hook]. All others pass.
+type Trips struct {
+	Hold    chan struct{}                                // each waits until it is closed; nil: none waits
+	Fails   func(trip, scripts int) error                // what a trip, counted from 1, meets in place of the server; nil: nothing
+	Answers func(cmds []redis.Cmder, failed error) error // what comes back in place of the answers; nil: these
+	Stuck   atomic.Bool                                  // no answer comes while one is waited for
+	Loses   atomic.Int32                                 // so many do not reach the server
+
+	mu    sync.Mutex
+	takes time.Duration
+	sizes []int
+	now   int // under way
+	most  int
+}
+
+// Send is the Hook.
+func (f *Trips) Send(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	scripts := 0
+	for _, cmd := range cmds {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			scripts++
+		}
+	}
+	if scripts == 0 {
+		return next()
+	}
+	trip, takes := f.begin(scripts)
+	defer f.end()
+	if f.Stuck.Load() {
+		time.Sleep(3 * time.Second) // as long as go-redis waits by default
+		return Fail(cmds, context.DeadlineExceeded)
+	}
+	if f.Hold != nil {
+		<-f.Hold
+	}
+	time.Sleep(takes)
+	if f.Loses.Add(-1) >= 0 {
+		return os.ErrDeadlineExceeded
+	}
+	if f.Fails != nil {
+		if err := f.Fails(trip, scripts); err != nil {
+			return err
+		}
+	}
+	err := next()
+	if f.Answers != nil {
+		err = f.Answers(cmds, err)
+	}
+	return err
+}
+
+func (f *Trips) begin(scripts int) (trip int, takes time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sizes = append(f.sizes, scripts)
+	f.now++
+	f.most = max(f.most, f.now)
+	return len(f.sizes), f.takes
+}
+
+func (f *Trips) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now--
+}
+
+// Take says how long trips take from now on.
+func (f *Trips) Take(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takes = d
+}
+
+// Forget starts the count again.
+func (f *Trips) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sizes, f.most = nil, f.now
+}
+
+// Sizes returns how many scripts each trip had.
+func (f *Trips) Sizes() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.sizes)
+}
+
+// Most returns how many trips were under way at the same time.
+func (f *Trips) Most() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
+}
