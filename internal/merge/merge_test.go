@@ -75,6 +75,15 @@ func (p *program) names(t *testing.T, want [][]int, why ...any) *merge.Call {
 	return c
 }
 
+// mustName returns the next call, which names one group, and the permits of that.
+func (p *program) mustName(t *testing.T) (*merge.Call, []int) {
+	t.Helper()
+	c, _ := p.Name(p.draw)
+	all := groups(t, c)
+	require.Len(t, all, 1)
+	return c, all[0]
+}
+
 func (p *program) answered(c *merge.Call, numbers ...int64) []*merge.Member {
 	return c.Answered(append([]int64{1000, p.interval.Milliseconds(), time.Now().UnixMilli()}, numbers...), time.Now(), false)
 }
@@ -106,8 +115,7 @@ func TestLog_LearnsFromTheServer(t *testing.T) {
 	t.Parallel()
 	p := newProgram(1000, 64*time.Minute, 32)
 	p.grant(4, time.Minute, nil)
-	c, _ := p.Name(p.draw)
-	require.Len(t, groups(t, c), 1)
+	c, _ := p.mustName(t)
 	at := p.sliceAt(time.Minute)
 	p.answered(c, 0, at, 0, at+1, at+1)
 	p.grant(1, 2*time.Minute, nil)
@@ -226,8 +234,7 @@ func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 	m := merge.NewMember(p.draw(), 2)
 	p.grant(1, 0, m)
 	p.grant(3, 0, nil)
-	c, _ := p.Name(p.draw)
-	require.Len(t, groups(t, c), 1)
+	c, _ := p.mustName(t)
 	require.Nil(t, m.Add(&merge.Return{Permits: 2}))
 	assert.Equal(t, []*merge.Member{m}, c.Failed(false))
 	assert.True(t, m.WentBack(0, nil), "it may have been merged")
@@ -250,17 +257,15 @@ func TestCall_ThatFailedLeavesItsMembersAlone(t *testing.T) {
 func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 	t.Parallel()
 	p := newProgram(1000, time.Minute, 32+20)
-	c, _ := p.Name(p.draw)
-	require.Len(t, groups(t, c), 1)
+	c, _ := p.mustName(t)
 	p.grant(1100, 0, nil)
 	p.grant(1, 0, merge.NewMember(p.draw(), 2))
 	assert.Equal(t, 1, p.due)
 	p.answered(c, p.sliceAt(0))
 	p.grant(1, 0, merge.NewMember(p.draw(), 2))
 	assert.Equal(t, 2, p.due)
-	c, _ = p.Name(p.draw)
-	require.Len(t, groups(t, c), 1)
-	assert.Len(t, groups(t, c)[0], 1025, "those that it remembers, and what stands for the first")
+	_, named := p.mustName(t)
+	assert.Len(t, named, 1025, "those that it remembers, and what stands for the first")
 }
 
 // Of grants whose permits may go back none came before many that can't.
@@ -268,9 +273,8 @@ func TestLog_LearnsLateThatPermitsMayGoBack(t *testing.T) {
 	t.Parallel()
 	p := newProgram(1000, time.Minute, 32+40)
 	p.grant(1, 0, merge.NewMember(p.draw(), 2))
-	c, _ := p.Name(p.draw)
-	require.Len(t, groups(t, c), 1)
-	assert.Len(t, groups(t, c)[0], 41)
+	_, named := p.mustName(t)
+	assert.Len(t, named, 41)
 }
 
 // What another attempt of a call may still merge, though this one's answer says no, is not merged otherwise.
@@ -281,8 +285,7 @@ func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 		m := merge.NewMember(p.draw(), 2)
 		p.grant(1, 0, nil)
 		p.grant(1, 0, m)
-		c, _ := p.Name(p.draw)
-		require.Len(t, groups(t, c), 1)
+		c, _ := p.mustName(t)
 		require.Empty(t, c.Answered(numbers, time.Now(), true))
 		require.NotNil(t, m.Add(&merge.Return{Permits: 2}))
 		assert.True(t, m.WentBack(0, nil), what)
@@ -294,8 +297,7 @@ func TestCall_SurvivesAnyAnswer(t *testing.T) {
 	t.Parallel()
 	for _, numbers := range [][]int64{{1000, 60_000, 0}, {1000, 0, 0, 0}, {1000, 60_000, 0, -1}, {-1, -1, -1, -1, -1}, {1000, 60_000, 0, 256, 7}} {
 		p := newProgram(1000, time.Minute, 32+4)
-		c, _ := p.Name(p.draw)
-		require.Len(t, groups(t, c), 1)
+		c, _ := p.mustName(t)
 		assert.NotPanics(t, func() { c.Answered(slices.Clip(numbers), time.Now(), false) }, numbers)
 		assert.NotPanics(t, func() { p.grant(40, 0, nil) }, numbers)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -35,16 +36,6 @@ func figures(c *refusal.Cache) bool {
 	return ok
 }
 
-// lasts checks that a refusal ends after that time.
-func lasts(t *testing.T, c *refusal.Cache, d time.Duration) {
-	t.Helper()
-	time.Sleep(d - time.Nanosecond)
-	assert.True(t, c.Refuses(5))
-	time.Sleep(time.Nanosecond)
-	assert.False(t, c.Refuses(5))
-	assert.False(t, figures(c))
-}
-
 func TestCache_RefusesUntilRetryAfter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +47,9 @@ func TestCache_RefusesUntilRetryAfter(t *testing.T) {
 		d, ok := c.Decision(5)
 		require.True(t, ok)
 		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: 1, ResetAfter: time.Second + 1}, d)
-		lasts(t, c, time.Nanosecond)
+		time.Sleep(time.Nanosecond)
+		assert.False(t, c.Refuses(5))
+		assert.False(t, figures(c))
 	})
 }
 
@@ -79,23 +72,20 @@ func TestCache_KeepsRefusalOfFewerPermits(t *testing.T) {
 
 func TestChangesEndARefusal(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*refusal.Counts){
+	limitertest.Each(t, map[string]func(*refusal.Counts){
 		"of the limiter":  func(c *refusal.Counts) { c.Changed("key") },
 		"of all limiters": (*refusal.Counts).Forget,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			counts := &refusal.Counts{}
-			c := noted(counts)
-			before := c.Now()
-			change(counts)
-			assert.False(t, c.Refuses(5))
-			c.Note(5, time.Now(), before, refused, time.Time{})
-			assert.False(t, c.Refuses(5), "it was asked for before the change")
-			note(c, 5, refused)
-			assert.True(t, c.Refuses(5))
-		})
-	}
+	}, func(t *testing.T, change func(*refusal.Counts)) {
+		counts := &refusal.Counts{}
+		c := noted(counts)
+		before := c.Now()
+		change(counts)
+		assert.False(t, c.Refuses(5))
+		c.Note(5, time.Now(), before, refused, time.Time{})
+		assert.False(t, c.Refuses(5), "it was asked for before the change")
+		note(c, 5, refused)
+		assert.True(t, c.Refuses(5))
+	})
 }
 
 func TestGrantsEndTheFigures(t *testing.T) {
@@ -139,9 +129,10 @@ func TestGrantsCountFromTheFirstHandle(t *testing.T) {
 // time when someone must ask to keep the limiter alive.
 func TestRefusal_IsForgottenInTime(t *testing.T) {
 	t.Parallel()
-	for name, row := range map[string]struct {
+	type row struct {
 		wait, alive, least, most time.Duration // alive: 0 if that needs no requests
-	}{
+	}
+	limitertest.Bubbles(t, map[string]row{
 		"a short wait":        {wait: 50 * time.Millisecond, least: 50 * time.Millisecond, most: 50 * time.Millisecond},
 		"a minute":            {wait: time.Minute, least: time.Second, most: 1250 * time.Millisecond},
 		"an hour":             {wait: time.Hour, least: time.Hour / 64 * 4 / 5, most: time.Minute},
@@ -149,23 +140,18 @@ func TestRefusal_IsForgottenInTime(t *testing.T) {
 		"no end":              {wait: math.MaxInt64, least: 48 * time.Second, most: time.Minute},
 		"keep alive":          {wait: time.Hour, alive: 500 * time.Millisecond, least: 500 * time.Millisecond, most: 500 * time.Millisecond},
 		"keep alive for long": {wait: time.Second, alive: time.Minute, least: time.Second, most: time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				c, d, alive := (&refusal.Counts{}).NewCache("key"), refused, time.Time{}
-				if d.RetryAfter = row.wait; row.alive > 0 {
-					alive = time.Now().Add(row.alive)
-				}
-				c.Note(5, time.Now(), c.Now(), d, alive)
-				time.Sleep(row.least - time.Nanosecond)
-				assert.True(t, c.Refuses(5))
-				time.Sleep(row.most - row.least + time.Nanosecond)
-				assert.False(t, c.Refuses(5))
-				assert.False(t, figures(c))
-			})
-		})
-	}
+	}, func(t *testing.T, row row) {
+		c, d, alive := (&refusal.Counts{}).NewCache("key"), refused, time.Time{}
+		if d.RetryAfter = row.wait; row.alive > 0 {
+			alive = time.Now().Add(row.alive)
+		}
+		c.Note(5, time.Now(), c.Now(), d, alive)
+		time.Sleep(row.least - time.Nanosecond)
+		assert.True(t, c.Refuses(5))
+		time.Sleep(row.most - row.least + time.Nanosecond)
+		assert.False(t, c.Refuses(5))
+		assert.False(t, figures(c))
+	})
 }
 
 // Programs that were refused at one moment do not ask again at one moment.
@@ -184,14 +170,10 @@ func TestCache_IncompleteFiguresAreNotKept(t *testing.T) {
 	note(c, 5, limit.Decision{Limit: 10, RetryAfter: time.Second})
 	assert.True(t, c.Refuses(5))
 	assert.False(t, figures(c))
-}
-
-func TestNoCache(t *testing.T) {
-	t.Parallel()
-	var c *refusal.Cache
-	note(c, 5, refused)
-	assert.False(t, c.Refuses(5))
-	assert.False(t, figures(c))
+	var none *refusal.Cache
+	note(none, 5, refused)
+	assert.False(t, none.Refuses(5), "nothing is remembered by none")
+	assert.False(t, figures(none))
 }
 
 // A short key may be allocated beside the count that its cleanup waits for.

@@ -276,13 +276,10 @@ type keyedScene struct {
 	keyed *rratelimiter.KeyedLimiter
 }
 
-func newKeyedScene(t *testing.T, cfg rratelimiter.Config, life time.Duration, opts ...rratelimiter.LimiterOption) *keyedScene {
+// newKeyedScene returns one with a pool of that size: see limitertest.NewHeldSceneOf.
+func newKeyedScene(t *testing.T, cfg rratelimiter.Config, pool int, opts ...rratelimiter.LimiterOption) *keyedScene {
 	t.Helper()
-	return keyedSceneOf(t, limitertest.NewHeldScene(t, cfg), cfg, append(opts, limitertest.Ahead(life))...)
-}
-
-func keyedSceneOf(t *testing.T, of *limitertest.HeldScene, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *keyedScene {
-	t.Helper()
+	of := limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: pool})
 	s, prefix := &keyedScene{HeldScene: of}, redistest.Name(t)+":"
 	s.RateLimiter, s.Other = s.Client.RateLimiter(prefix+"ann"), limitertest.NewClient(t, s.Mini).RateLimiter(prefix+"ann")
 	s.keyed = s.Client.Keyed(prefix, cfg, opts...)
@@ -321,7 +318,7 @@ func TestLease_ServesEveryCall(t *testing.T) {
 			"with a policy":            {rratelimiter.WithFailure(limit.FailOpen())},
 			"with refusals remembered": {rratelimiter.WithRefusalCache()},
 		}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
-			s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 0, opts...)
+			s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 3, append(opts, limitertest.Ahead(0))...)
 			for range 300 {
 				granted, err := call(t.Context(), s.keyed)
 				require.NoError(t, err)
@@ -342,7 +339,7 @@ func TestLease_ServesEveryCall(t *testing.T) {
 func TestLease_TakesBackUndoneGrants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), time.Second)
+		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 3, limitertest.Ahead(time.Second))
 		taken := int64(0)
 		take := func() (limit.Decision, func(context.Context) error, bool) {
 			before := s.Sent.Total()
@@ -515,7 +512,7 @@ func TestLease_ShortOneSparesCalls(t *testing.T) {
 	delete(calls, "Acquire")  // waits
 	delete(calls, "TakeUpTo") // is granted what there is, so no refusal says when there is more
 	limitertest.Bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
-		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 10*time.Second, rratelimiter.WithRefusalCache())
+		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 3, limitertest.Ahead(10*time.Second), rratelimiter.WithRefusalCache())
 		other := limitertest.NewClient(t, s.Mini).RateLimiter(s.Name())
 		take := func() bool {
 			granted, err := call(t.Context(), s.keyed)
@@ -554,8 +551,7 @@ func TestLease_OvertakenAnswerCountsOtherGrants(t *testing.T) {
 			return s.Client.TryAcquireAll(ctx, 0, s.Claim(5000), other.Claim(5000))
 		},
 	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
-		cfg := limitertest.Every(10_000, time.Minute)
-		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(0))
+		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 20, limitertest.Ahead(0))
 		taken := int64(0)
 		take := func() int64 {
 			taken++

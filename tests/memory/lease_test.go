@@ -552,8 +552,7 @@ func TestTake_RemainingNeverRisesBesideLeases(t *testing.T) {
 		},
 		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 1, 0) },
 	}, func(t *testing.T, other func(context.Context, *keyedScene) (bool, error)) {
-		cfg := limitertest.Every(10_000, time.Minute)
-		s := keyedSceneOf(t, limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 20}), cfg, limitertest.Ahead(2*time.Second))
+		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 20, limitertest.Ahead(2*time.Second))
 		taken := int64(0)
 		take := func() {
 			t.Helper()
