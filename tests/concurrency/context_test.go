@@ -245,33 +245,6 @@ func TestContext_CancelledBatchServesNext(t *testing.T) {
 	})
 }
 
-// Patience ends on time behind a flight that is stuck. That is no refusal.
-func TestTryAcquire_TimesOutBehindStuckBatch(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		first  time.Duration // the patience of the one in the flight
-		behind []time.Duration
-	}
-	limitertest.Bubbles(t, map[string]row{
-		"behind one that tries": {0, []time.Duration{100 * ms}},
-		"behind one that waits": {forever, []time.Duration{100 * ms, 200 * ms}},
-	}, func(t *testing.T, row row) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		s.StartTryAcquire(t.Context(), 1, row.first)
-		var behind []*limitertest.Caller
-		for _, patience := range row.behind {
-			behind = append(behind, s.StartTryAcquire(t.Context(), 1, patience))
-		}
-		s.Until(900 * ms)
-		for i, c := range behind {
-			c.RequireEnd(t, rratelimiter.ErrUnavailable, row.behind[i]+100*ms)
-		}
-		letGo()
-		s.CheckInUse(t, 5, 1)
-	})
-}
-
 // Contexts end at the moment of the grant: callers hold exactly the permits of the answers they got.
 func TestContext_CancelledAtGrantLosesNoPermits(t *testing.T) {
 	t.Parallel()

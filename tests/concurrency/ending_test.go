@@ -69,26 +69,23 @@ func requireHopeless(t *testing.T, w waited, took time.Duration, text string) {
 
 func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]rratelimiter.LimiterOption{
-		"plain":  nil,
-		"policy": {rratelimiter.WithFailure(limit.FailLocal(1))},
-		"memory": {rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache()},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
-				minute, less := "1m0s", "50s"
-				if name == "memory" {
-					minute, less = "", "" // callers of programs with leases ask again at different times
-				}
-				requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, minute)
-				time.Sleep(10 * time.Second)
-				requireHopeless(t, within(t, 49*time.Second, l.Wait), 0, less)
-				assert.Equal(t, waited{nil, 50 * time.Second}, within(t, 51*time.Second, l.Wait))
-				assert.Equal(t, waited{nil, time.Minute}, within(t, 0, l.Wait))
-			}, opts...)
-		})
+	type row struct {
+		opts         []rratelimiter.LimiterOption
+		minute, less string
 	}
+	limitertest.Each(t, map[string]row{
+		"plain":  {nil, "1m0s", "50s"},
+		"policy": {[]rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(1))}, "1m0s", "50s"},
+		"memory": {fromMemory, "", ""}, // callers of programs with leases ask again at different times
+	}, func(t *testing.T, row row) {
+		perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+			requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, row.minute)
+			time.Sleep(10 * time.Second)
+			requireHopeless(t, within(t, 49*time.Second, l.Wait), 0, row.less)
+			assert.Equal(t, waited{nil, 50 * time.Second}, within(t, 51*time.Second, l.Wait))
+			assert.Equal(t, waited{nil, time.Minute}, within(t, 0, l.Wait))
+		}, row.opts...)
+	})
 }
 
 var waitTests = map[string]func(t *testing.T, l, other *rratelimiter.RateLimiter){
@@ -196,26 +193,6 @@ func TestWaitN_EndsByARememberedRefusal(t *testing.T) {
 		limitertest.MustRefuse(t, l, 1)
 		assert.Equal(t, waited{nil, time.Minute}, within(t, 2*time.Minute, l.Wait), "it may wait so long")
 	}, rratelimiter.WithRefusalCache())
-}
-
-// Observers receive a refusal: Redis has decided.
-func TestWait_IsObservedAsRefused(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		recorder := &limitertest.Recorder{}
-		client := rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(recorder))
-		defer func() { assert.NoError(t, client.Close(t.Context())) }()
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
-		require.NoError(t, l.Wait(t.Context()))
-		w := within(t, time.Second, l.Wait)
-		requireHopeless(t, w, 0, "1m0s")
-		var outcomes []limit.Outcome
-		for _, d := range recorder.Decisions() {
-			assert.Equal(t, "Wait", d.Call)
-			outcomes = append(outcomes, d.Outcome)
-		}
-		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused}, outcomes)
-	})
 }
 
 // While a server hangs and go-redis waits on, requests whose callers have gone hold up no Close.
@@ -345,22 +322,16 @@ func TestClient_LimitersShareFlightsWithThoseThatAreRepeatedAlike(t *testing.T) 
 		for _, call := range all {
 			require.NoError(t, call(t.Context()), "the server knows the scripts by then")
 		}
-		var sent []int
-		hold := make(chan struct{})
-		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-			if cmds[0].Name() == "evalsha" {
-				sent = append(sent, len(cmds))
-				<-hold
-			}
-		}))
+		trips := &redistest.Trips{Hold: make(chan struct{})}
+		rdb.AddHook(redistest.Hook(trips.Send))
 		var wg sync.WaitGroup
 		for _, call := range append(all[:1:1], all...) {
 			wg.Go(func() { assert.NoError(t, call(t.Context())) })
 			synctest.Wait()
 		}
-		close(hold)
+		close(trips.Hold)
 		wg.Wait()
-		assert.Equal(t, []int{1, 2, 2}, sent)
+		assert.Equal(t, []int{1, 2, 2}, trips.Sizes())
 		limitertest.CheckIdle(t, c)
 	})
 }
@@ -423,8 +394,7 @@ var farTests = map[string]func(t *testing.T){
 	// A Release takes some round trips, whatever goes back for others meanwhile.
 	"a Release is not held up by give-backs": func(t *testing.T) {
 		const trip, releases = 10 * ms, 20
-		far, _ := farRedis(t, trip)
-		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion("3.15.5"))
+		client := limitertest.NewClient(t, limitertest.FarAway(t, trip), rratelimiter.WithRedissonVersion("3.15.5"))
 		busy := limitertest.ByDefault(client, "busy", limitertest.Every(100_000, time.Hour))
 		free := limitertest.ByDefault(client, "free", limitertest.Every(releases, time.Hour))
 		limitertest.MustAcquire(t, free, releases)
@@ -444,15 +414,13 @@ var farTests = map[string]func(t *testing.T){
 	// First calls of hundreds of handles that set their rate come through, and so do their releases.
 	"hundreds of handles set their rate": func(t *testing.T) {
 		const handles = 600
-		far, near := farRedis(t, 100*ms)
-		client := limitertest.NewClient(t, far, rratelimiter.WithCallTimeout(time.Second))
+		near, m := redistest.Mini(t)
+		client := limitertest.NewClient(t, limitertest.FarAwayOf(t, m, 100*ms), rratelimiter.WithCallTimeout(time.Second))
 		all := make([]*rratelimiter.RateLimiter, handles)
 		limitertest.Together(handles, func(i int) {
 			all[i] = client.RateLimiter(fmt.Sprint("limiter", i))
 			assert.NoError(t, all[i].SetRate(t.Context(), limitertest.Every(10, time.Hour), rratelimiter.KeepState()))
-			granted, err := all[i].TryAcquire(t.Context(), 1, 0)
-			assert.NoError(t, err)
-			assert.True(t, granted)
+			assert.NoError(t, limitertest.Granted(all[i].TryAcquire(t.Context(), 1, 0)))
 		})
 		limitertest.Together(handles, func(i int) { assert.NoError(t, all[i].Release(t.Context(), 1)) })
 		for _, l := range all {

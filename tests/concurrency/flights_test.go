@@ -99,13 +99,11 @@ func TestNamesUsedOnceAreForgotten(t *testing.T) {
 			if i%2 == 0 {
 				ctx = plain
 			}
-			ok, err := l.TryAcquire(ctx, 1, 0)
-			require.NoError(t, err)
-			require.True(t, ok)
+			require.NoError(t, limitertest.Granted(l.TryAcquire(ctx, 1, 0)))
 			if i%10 > 2 {
 				continue
 			}
-			ok, err = l.TryAcquire(ctx, 2, time.Duration(i%3)*40*ms)
+			ok, err := l.TryAcquire(ctx, 2, time.Duration(i%3)*40*ms)
 			require.NoError(t, err)
 			require.False(t, ok)
 			require.NoError(t, l.Release(ctx, 1))
@@ -343,18 +341,6 @@ func TestReleases(t *testing.T) {
 	})
 }
 
-// farRedis returns a client of a miniredis with such round trips, and one without.
-func farRedis(t *testing.T, trip time.Duration) (far, near redistest.Client) {
-	t.Helper()
-	near, m := redistest.Mini(t)
-	far = redistest.MiniClient(t, m, &redistest.Options{PoolSize: 20, MaxConcurrentDials: 1})
-	far.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-		defer time.Sleep(trip)
-		return next()
-	}))
-	return far, near
-}
-
 // Permits of callers that have gone are free within the time of a call, however many went.
 func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	t.Parallel()
@@ -397,7 +383,8 @@ func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 			return inUse
 		},
 	}, func(t *testing.T, leave func(t *testing.T, far, near redistest.Client) int64) {
-		far, near := farRedis(t, trip)
+		near, m := redistest.Mini(t)
+		far := limitertest.FarAwayOf(t, m, trip)
 		assert.Zero(t, leave(t, far, near), "permits in use that no caller has")
 	})
 }

@@ -79,22 +79,18 @@ func backAfter(after time.Duration) back {
 }
 
 // A holder reserves permits of a limiter, and returns what settles them.
-type holder func(
-	t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption,
-) (settle func(used int64) error)
+type holder func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts options) (settle func(int64) error)
+
+type options = []rratelimiter.ReserveOption
 
 var holders = map[string]holder{
-	"alone": func(
-		t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption,
-	) func(int64) error {
+	"alone": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts options) func(int64) error {
 		r := limitertest.Reserve(t, l, permits, opts...)
 		return func(used int64) error { return r.Settle(t.Context(), used) }
 	},
-	"with others": func(
-		t *testing.T, client *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption,
-	) func(int64) error {
-		others := client.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
-		r, err := client.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(permits, opts...))
+	"with others": func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts options) func(int64) error {
+		others := c.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
+		r, err := c.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(permits, opts...))
 		require.NoError(t, err)
 		require.True(t, r.Granted)
 		return func(used int64) error {
@@ -234,11 +230,11 @@ func TestHold_OfCallerThatHasGone(t *testing.T) {
 
 // lasting is how long a reservation counts that has no hold, or that of these tests.
 var lasting = map[string]lasts{
-	"an interval": {nil, time.Minute}, "held": {[]rratelimiter.ReserveOption{rratelimiter.Hold(held)}, held},
+	"an interval": {nil, time.Minute}, "held": {options{rratelimiter.Hold(held)}, held},
 }
 
 type lasts struct {
-	opts  []rratelimiter.ReserveOption
+	opts  options
 	lasts time.Duration
 }
 

@@ -56,6 +56,7 @@ var observerTests = map[string]observerTest{
 		_, _ = l.Take(ctx, 2)
 		_ = l.Acquire(ctx, 3)
 		_, _ = l.TryAcquire(ctx, 3, time.Second)
+		_ = within(t, time.Second, l.Wait)
 		_, _ = l.Take(ctx, 4)
 		_, _ = l.Take(ctx, 1<<40)
 		_, _ = l.Take(ctx, 0)
@@ -74,6 +75,7 @@ var observerTests = map[string]observerTest{
 			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
 			{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute},
 			{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second},
+			{"orders", "Wait", 1, limit.Refused, "", limit.FromRedis, 0},
 			{"orders", "Take", 4, limit.TooCostly, "", limit.FromRedis, 0},
 			{"orders", "Take", 1 << 40, limit.TooCostly, "", "", 0},
 			{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0},
@@ -164,9 +166,7 @@ var observerTests = map[string]observerTest{
 		limitertest.MustAcquire(t, l, 4)
 		limitertest.MustAcquire(t, l, 2)
 		require.NoError(t, l.Acquire(t.Context(), 3))
-		granted, err := l.TryAcquire(t.Context(), 1000, time.Minute)
-		require.NoError(t, err)
-		assert.True(t, granted)
+		require.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), 1000, time.Minute)))
 		d := limitertest.Take(t, l, 2)
 		assert.True(t, d.Granted)
 		assert.Zero(t, d.RetryAfter)
@@ -226,9 +226,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
 		two := limitertest.ByDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
 		for range 5 {
-			granted, err := client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))
-			require.NoError(t, err)
-			assert.True(t, granted)
+			require.NoError(t, limitertest.Granted(client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))))
 			limitertest.MustAcquire(t, one, 1)
 		}
 		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")

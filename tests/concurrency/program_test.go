@@ -147,62 +147,68 @@ var (
 	functions = append([]string{"NameMapper", "KeyedFunc", "Logger", "DialHook", "ProcessHook", "NewConsistentHash"}, observed...)
 )
 
+// eachFunction runs test with a program for each of those functions.
+func eachFunction(t *testing.T, names []string, test func(t *testing.T, p *program)) {
+	t.Helper()
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newProgram(t, name))
+		})
+	}
+}
+
+// ends checks that the calls end, and so does Close.
+func (p *program) ends(t *testing.T, working <-chan struct{}) {
+	t.Helper()
+	limitertest.Soon(t, working, "the calls go on")
+	limitertest.Soon(t, limitertest.Go(func() { assert.NoError(t, p.client.Close(context.Background())) }), "Close ends")
+}
+
 // While a function blocks, only the call that it is part of waits: all functions are called without a lock.
 func TestFunctionOfTheProgram_BlocksOnlyItsCall(t *testing.T) {
 	t.Parallel()
-	for _, name := range functions {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, called, free := newProgram(t, name), make(chan struct{}), make(chan struct{})
-			p.do = func() {
-				close(called)
-				<-free
-			}
-			working := limitertest.Go(func() { p.work(t.Context()) })
-			defer func() {
-				close(free)
-				limitertest.Soon(t, working, "the calls go on")
-				limitertest.Soon(t, limitertest.Go(func() { assert.NoError(t, p.client.Close(context.Background())) }), "Close ends")
-			}()
-			limitertest.Soon(t, called, "it is called")
-			limitertest.Soon(t, limitertest.Go(func() { p.useAndClose(t.Context(), t) }), "another call waits for it")
-		})
-	}
+	eachFunction(t, functions, func(t *testing.T, p *program) {
+		called, free := make(chan struct{}), make(chan struct{})
+		p.do = func() {
+			close(called)
+			<-free
+		}
+		working := limitertest.Go(func() { p.work(t.Context()) })
+		defer func() {
+			close(free)
+			p.ends(t, working)
+		}()
+		limitertest.Soon(t, called, "it is called")
+		limitertest.Soon(t, limitertest.Go(func() { p.useAndClose(t.Context(), t) }), "another call waits for it")
+	})
 }
 
 // A function may use the limiters that call it, and close the Client.
 func TestFunctionOfTheProgram_MayCallTheClient(t *testing.T) {
 	t.Parallel()
-	for _, name := range functions {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, returned := newProgram(t, name), make(chan struct{})
-			p.do = func() {
-				p.useAndClose(context.WithoutCancel(t.Context()), t)
-				close(returned)
-			}
-			working := limitertest.Go(func() { p.work(t.Context()) })
-			limitertest.Soon(t, returned, "it can't use the Client")
-			limitertest.Soon(t, working, "the calls go on")
-			limitertest.Soon(t, limitertest.Go(func() { assert.NoError(t, p.client.Close(context.Background())) }), "Close ends")
-		})
-	}
+	eachFunction(t, functions, func(t *testing.T, p *program) {
+		returned := make(chan struct{})
+		p.do = func() {
+			p.useAndClose(context.WithoutCancel(t.Context()), t)
+			close(returned)
+		}
+		working := limitertest.Go(func() { p.work(t.Context()) })
+		limitertest.Soon(t, returned, "it can't use the Client")
+		p.ends(t, working)
+	})
 }
 
 // An observer that panics fails no call, and the log says so.
 func TestObserver_PanicFailsNoCall(t *testing.T) {
 	t.Parallel()
-	for _, name := range observed {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := newProgram(t, name)
-			p.do = func() { panic("observer") }
-			p.work(t.Context())
-			p.useAndClose(t.Context(), t)
-			require.NoError(t, p.client.Close(t.Context()))
-			assert.Eventually(t, func() bool { return slices.Contains(p.said.All(), "rratelimiter: an observer panicked") }, time.Minute, time.Millisecond)
-		})
-	}
+	eachFunction(t, observed, func(t *testing.T, p *program) {
+		p.do = func() { panic("observer") }
+		p.work(t.Context())
+		p.useAndClose(t.Context(), t)
+		require.NoError(t, p.client.Close(t.Context()))
+		assert.Eventually(t, func() bool { return slices.Contains(p.said.All(), "rratelimiter: an observer panicked") }, time.Minute, time.Millisecond)
+	})
 }
 
 type programObserver struct{ *program }
@@ -326,7 +332,10 @@ func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 //nolint:paralleltest // others' allocations would count
 func TestKeyed_AllocationsOfANewKey(t *testing.T) {
 	k := rratelimiter.New(answering{}, limitertest.Patient()).Keyed("users:", rratelimiter.PerMinute(100))
-	keys := manyKeys(1000)
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = "user-" + strconv.Itoa(i)
+	}
 	for _, key := range keys[:500] {
 		k.Limiter(key) // the tables grow meanwhile
 	}
@@ -336,15 +345,6 @@ func TestKeyed_AllocationsOfANewKey(t *testing.T) {
 		i++
 	}), 8.0)
 	assert.Zero(t, testing.AllocsPerRun(100, func() { k.Limiter(keys[0]) }))
-}
-
-// manyKeys returns that many keys.
-func manyKeys(n int) []string {
-	keys := make([]string, n)
-	for i := range keys {
-		keys[i] = "user-" + strconv.Itoa(i)
-	}
-	return keys
 }
 
 // BenchmarkTryAcquire measures what options and a timeout cost 256 callers that are granted their permits at once.

@@ -159,7 +159,7 @@ func checkSettlements(t *testing.T, all map[string]settlement, reserve holder, o
 						if c.taken > 0 {
 							limitertest.MustAcquire(t, l, c.taken)
 						}
-						settle := reserve(t, client, l, cmp.Or(c.reserved, 6), opts...)
+						settle := reserve(t, client, l, cmp.Or(c.reserved, 6), opts)
 						stored.free(t, "reserved")
 						for _, happens := range c.between {
 							happens(t, l)
@@ -522,30 +522,19 @@ func TestSettleAndRelease_WaitForEachOther(t *testing.T) {
 // A settlement whose caller has gone counts from the call on: Close waits for it, and a Release comes after it.
 func TestSettle_OfGoneCallerComesBeforeWhatFollows(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, map[string]func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter) (free int64){
-		"Close": func(t *testing.T, c *rratelimiter.Client, _ *rratelimiter.RateLimiter) int64 {
+	limitertest.Virtual(t, map[string]int64{"Close": 0, "Release": 6}, func(t *testing.T, rdb redistest.Client, released int64) {
+		c := limitertest.NewClient(t, rdb)
+		l := c.RateLimiter("limiter")
+		limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Minute))
+		limitertest.MustAcquire(t, l, 10)
+		r := limitertest.Reserve(t, l, 6)
+		require.ErrorIs(t, r.Settle(limitertest.EndedContext(t), 0), context.Canceled)
+		if released > 0 {
+			assert.NoError(t, l.Release(t.Context(), released))
+		} else {
 			assert.NoError(t, c.Close(t.Context()))
-			return 90
-		},
-		"Release": func(t *testing.T, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) int64 {
-			assert.NoError(t, l.Release(t.Context(), 6))
-			return 96
-		},
-	}, func(t *testing.T, next func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter) (free int64)) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			c := limitertest.NewClient(t, rdb)
-			l := c.RateLimiter("limiter")
-			limitertest.MustTrySetRate(t, l, rratelimiter.Config{Rate: 100, Interval: time.Minute})
-			limitertest.MustAcquire(t, l, 10)
-			r := limitertest.Reserve(t, l, 6)
-			gone, leave := context.WithCancel(t.Context())
-			leave()
-			require.ErrorIs(t, r.Settle(gone, 0), context.Canceled)
-			free := next(t, c, l)
-			synctest.Wait()
-			left, err := limitertest.NewClient(t, rdb).RateLimiter("limiter").AvailablePermits(t.Context())
-			require.NoError(t, err)
-			assert.Equal(t, free, left)
-		})
+		}
+		synctest.Wait()
+		assert.Equal(t, 90+released, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter("limiter")))
 	})
 }
