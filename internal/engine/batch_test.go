@@ -116,26 +116,6 @@ func toldBy(answers []lane.Result) []told {
 	return all
 }
 
-func TestAnswers_MatchRequestsServedOneByOne(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
-		free := rapid.Int64Range(-5, rate).Draw(t, "free")
-		requests := drawRequests(t)
-		want, taken := serveOneByOne(requests, rate, free)
-		for i := range want {
-			want[i].unasked = false // one in a run with the refused one is answered like it
-		}
-
-		o := lane.Outcome{Limit: rate, Free: free, Taken: taken}
-		assert.Equal(t, want, toldBy(batchOf(t, requests).Results(nil, o)))
-
-		// The script may tell what was free for what was taken: the walk ends the same.
-		o.Taken = free
-		assert.Equal(t, want, toldBy(batchOf(t, requests).Results(nil, o)))
-	})
-}
-
 // Leaked permits are looked for once an interval, and an interval may end after the last time that
 // Unix nanoseconds can hold.
 func TestLimiter_AuditOfTheLongestIntervalIsNotDueAtOnce(t *testing.T) {

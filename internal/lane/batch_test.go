@@ -111,23 +111,30 @@ func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 	assert.False(t, b.Results(nil, lane.Outcome{})[0].Exceeds, "a limit of 0 refuses all")
 }
 
-// held is a caller's request whose source has nothing to send after all.
-type held struct {
+// gathered is a caller's request, for which a flight takes what call returns.
+type gathered struct {
 	lane.Pending
 	sync.Mutex
+
+	call func(l *lane.Lane) *lane.Call // nil: its source has nothing to send after all
 }
 
-func (h *held) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return nil, false }
+func (g *gathered) NextCall(l *lane.Lane, _ time.Time) (c *lane.Call, more bool) {
+	if g.call != nil {
+		c = g.call(l)
+	}
+	return c, false
+}
 
 // leaves checks that a caller who joins a Wave leaves unanswered after that time.
-func (r *rig) leaves(t *testing.T, w lane.Waiter, p *lane.Pending, after time.Duration, join func()) {
+func (r *rig) leaves(t *testing.T, g *gathered, after time.Duration, join func()) {
 	t.Helper()
 	start := time.Now()
-	p.Asked = start
-	w.Lock()
+	g.Asked = start
+	g.Lock()
 	join()
-	w.Unlock()
-	answered, err := p.Await(t.Context(), r.lanes, w, start.Add(after), false)
+	g.Unlock()
+	answered, err := g.Await(t.Context(), r.lanes, g, start.Add(after), false)
 	assert.False(t, answered)
 	assert.ErrorIs(t, err, limit.ErrUnavailable)
 	assert.Equal(t, after, time.Since(start))
@@ -137,8 +144,8 @@ var waveTests = map[string]rigTest{
 	// Who waits beside others ends in time too, also if the flight has nothing to take.
 	"ends if the flight is empty": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		h := &held{}
-		r.Go(func() { r.leaves(t, h, &h.Pending, script.DefaultTimeout, func() { h.WaitOn(r.lane.Ready(h)) }) })
+		h := &gathered{}
+		r.Go(func() { r.leaves(t, h, script.DefaultTimeout, func() { h.WaitOn(r.lane.Ready(h)) }) })
 		synctest.Wait()
 		close(r.Hold)
 		r.Wait()
@@ -147,13 +154,13 @@ var waveTests = map[string]rigTest{
 	"ends in time for sources that a full flight leaves": {conditions{trip: script.DefaultTimeout / 10}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
 		r.start(511, func(i int) { _, _ = r.ask(i, script.Call{}) })
-		h := &held{}
+		h := &gathered{}
 		wave := r.lane.Ready(h)
 		time.Sleep(script.DefaultTimeout / 10)
 		synctest.Wait()
 		h.Last = time.Now().Add(10 * time.Millisecond)
 		r.Go(func() {
-			r.leaves(t, h, &h.Pending, 10*time.Millisecond, func() {
+			r.leaves(t, h, 10*time.Millisecond, func() {
 				h.WaitOn(wave)
 				r.lane.EndBy(wave, h.Last)
 			})
@@ -162,12 +169,16 @@ var waveTests = map[string]rigTest{
 	}},
 	"is shared by those who come while its flight asks": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		first := &followed{ask: newAsk("first", script.Call{}), other: newAsk("other", script.Call{})}
-		wave := r.lane.Ready(first)
+		first, other := newAsk("first", script.Call{}), newAsk("other", script.Call{})
+		var shared *lane.Wave
+		wave := r.lane.Ready(&gathered{call: func(l *lane.Lane) *lane.Call {
+			shared = l.Ready(other) // it comes while a flight asks
+			return first.call
+		}})
 		close(r.Hold)
 		<-first.done
-		<-first.other.done
-		assert.Same(t, wave, first.wave)
+		<-other.done
+		assert.Same(t, wave, shared)
 		assert.Equal(t, []int{1, 1, 2}, r.Sizes())
 		r.Wait()
 	}},
@@ -177,39 +188,18 @@ var waveTests = map[string]rigTest{
 		r.lane = r.lanes.To(t.Context(), "key")
 		r.start(1, func(i int) { _, _ = r.ask(i, script.Call{}) })
 		time.Sleep(replicaWait + script.DefaultTimeout/8) // it is late
-		w := &taken{ask: newAsk("key", script.Call{})}
-		r.leaves(t, w, &w.Pending, script.DefaultTimeout, func() { w.WaitOn(r.lane.Ready(w)) })
+		call := newAsk("key", script.Call{}).call
+		g := &gathered{call: func(*lane.Lane) *lane.Call { return call }}
+		r.leaves(t, g, script.DefaultTimeout, func() { g.WaitOn(r.lane.Ready(g)) })
 		r.Wait()
 	}},
 }
 
 const replicaWait = script.DefaultTimeout / 3
 
-// followed is a source beside which another comes while a flight asks it.
-type followed struct {
-	*ask
-	other *ask
-	wave  *lane.Wave // of the other
-}
-
-func (f *followed) NextCall(l *lane.Lane, now time.Time) (c *lane.Call, more bool) {
-	f.wave = l.Ready(f.other)
-	return f.ask.NextCall(l, now)
-}
-
 func TestWave(t *testing.T) {
 	t.Parallel()
 	onRigs(t, waveTests)
-}
-
-// taken is a caller's request whose call a flight takes.
-type taken struct {
-	held
-	*ask
-}
-
-func (w *taken) NextCall(l *lane.Lane, now time.Time) (c *lane.Call, more bool) {
-	return w.ask.NextCall(l, now)
 }
 
 // The callers of a large batch have their answers before all are woken. Those who look meanwhile sleep until it is their turn.
@@ -217,7 +207,7 @@ func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []bool{false, true} {
 		onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
-			h := &held{}
+			h := &gathered{}
 			if waits { // on a Wave that ends early
 				h.WaitOn(r.lane.Ready(h))
 			}
