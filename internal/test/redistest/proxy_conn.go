@@ -30,7 +30,7 @@ type proxyConn struct {
 func (c *proxyConn) requests() {
 	r := bufio.NewReader(c.down)
 	for {
-		raw, args, err := readCommand(r)
+		raw, args, err := readValue(r, nil, nil)
 		if err != nil {
 			c.waitAnswers()
 			return
@@ -214,31 +214,6 @@ func (c *proxyConn) end() {
 	c.proxy.addInFlight(-lost)
 }
 
-// readCommand reads one request: its bytes as they came, and its arguments.
-func readCommand(r *bufio.Reader) (raw []byte, args []string, err error) {
-	line, err := r.ReadBytes('\n')
-	if err != nil {
-		return nil, nil, err
-	}
-	raw = line
-	if line[0] != '*' {
-		return raw, strings.Fields(string(line)), nil
-	}
-	n, err := length(line)
-	if err != nil {
-		return nil, nil, err
-	}
-	for range n {
-		start := len(raw)
-		if raw, err = readValue(r, raw); err != nil {
-			return nil, nil, err
-		}
-		_, arg, _ := strings.Cut(string(raw[start:]), "\r\n")
-		args = append(args, strings.TrimSuffix(arg, "\r\n"))
-	}
-	return raw, args, nil
-}
-
 // readAnswer reads one answer, with the attributes in front of it. A push
 // message answers no request.
 func readAnswer(r *bufio.Reader) (raw []byte, push bool, err error) {
@@ -249,7 +224,7 @@ func readAnswer(r *bufio.Reader) (raw []byte, push bool, err error) {
 		}
 		attributes := kind[0] == '|'
 		push = kind[0] == '>'
-		if raw, err = readValue(r, raw); err != nil {
+		if raw, _, err = readValue(r, raw, nil); err != nil {
 			return nil, false, err
 		}
 		if !attributes {
@@ -258,48 +233,32 @@ func readAnswer(r *bufio.Reader) (raw []byte, push bool, err error) {
 	}
 }
 
-// readValue appends the next RESP2 or RESP3 value to buf.
-func readValue(r *bufio.Reader, buf []byte) ([]byte, error) {
+// readValue appends the next RESP2 or RESP3 value to buf, and the strings that it is made of to args: those of a
+// command are its name and its arguments, also of one that is a line of words.
+func readValue(r *bufio.Reader, buf []byte, args []string) ([]byte, []string, error) {
 	line, err := r.ReadBytes('\n')
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	buf = append(buf, line...)
+	n, err := strconv.Atoi(strings.TrimSpace(string(line[1:])))
 	switch line[0] {
-	case '+', '-', ':', '_', '#', ',', '(':
-		return buf, nil
-	}
-	n, err := length(line)
-	if err != nil {
-		return nil, err
-	}
-	switch line[0] {
+	default:
+		return buf, append(args, strings.Fields(string(line))...), nil
 	case '$', '=', '!':
-		if n < 0 {
-			return buf, nil
+		if err != nil || n < 0 {
+			return buf, args, err
 		}
 		start := len(buf)
 		buf = append(buf, make([]byte, n+len("\r\n"))...)
 		_, err := io.ReadFull(r, buf[start:])
-		return buf, err
+		return buf, append(args, string(buf[start:start+n])), err
 	case '%', '|':
 		n *= 2
 	case '*', '~', '>':
-	default:
-		return nil, fmt.Errorf("redistest: %q starts no RESP value", line)
 	}
-	for range n {
-		if buf, err = readValue(r, buf); err != nil {
-			return nil, err
-		}
+	for i := 0; i < n && err == nil; i++ {
+		buf, args, err = readValue(r, buf, args)
 	}
-	return buf, nil
-}
-
-func length(line []byte) (int, error) {
-	n, err := strconv.Atoi(strings.TrimSpace(string(line[1:])))
-	if err != nil {
-		return 0, fmt.Errorf("redistest: %q has no length: %w", line, err)
-	}
-	return n, nil
+	return buf, args, err
 }
