@@ -406,7 +406,7 @@ func play(withHash bool) func(*testing.T, limittest.History) func() string {
 		m := &log{threshold: usual, length: h.Span(10)}
 		l := slidinglog.New(limitertest.OpenClient(h.Redis), slidinglog.Config{Limit: usual, Window: m.length, Thresholds: hash})
 		article := articles.SlidingLog{
-			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: h.Now,
+			Redis: h.Redis, Key: h.Key, Threshold: usual, Seconds: int64(m.length / time.Second), Thresholds: hash, Now: time.Now,
 		}
 		return func() string {
 			h.MayPause(m.length)
@@ -451,9 +451,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 	for name, thresholds := range map[string]bool{"one limit": false, "thresholds": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			limittest.Turns{
-				Limiter: "slidinglog, " + name, Keys: func(key string) []string { return []string{key} }, Play: play(thresholds),
-			}.Take(t)
+			limittest.Turns{Limiter: "slidinglog, " + name, Play: play(thresholds)}.Take(t)
 		})
 	}
 }

@@ -38,6 +38,12 @@ func Virtual(t *testing.T, test func(t *testing.T, rdb Client)) {
 	Stepping(t, func(t *testing.T, rdb Client, _ func(time.Duration)) { test(t, rdb) })
 }
 
+// VirtualServer is Virtual on a real server, whatever RRL_ENGINE leaves out.
+func VirtualServer(t *testing.T, test func(t *testing.T, rdb Client)) {
+	t.Helper()
+	steppingServer(t, func(t *testing.T, rdb Client, _ func(time.Duration)) { test(t, rdb) })
+}
+
 // Stepping is Virtual with a function that sets the server's clock forward
 // against the bubble's, or back. The moments at which keys expire stay where
 // they are, as Redis keeps them.

@@ -5,13 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -24,9 +24,8 @@ var (
 // Turns are histories of a limiter and of articles' rules that share keys.
 type Turns struct {
 	Limiter string
-	Keys    func(key string) []string
 
-	// WholeSeconds: in virtual time, histories start at a whole second.
+	// WholeSeconds: histories start at a whole second.
 	WholeSeconds bool
 
 	// Play begins a history. The function it returns makes a request, and says which
@@ -34,31 +33,28 @@ type Turns struct {
 	Play func(t *testing.T, h History) func() (mismatch string)
 }
 
-// A History is what a limiter and articles' rules do with a new key.
+// A History is what a limiter and articles' rules do with a new key, in virtual time.
 type History struct {
-	Clock
-
 	Redis redistest.Client
 	Key   string
 	Draw  *rand.Rand
 
-	unit time.Duration // of spans of time
+	start time.Time
 }
 
-// Span draws a span of time of at most that many units.
-func (h History) Span(most int) time.Duration { return time.Duration(1+h.Draw.IntN(most)) * h.unit }
+// Passed returns how much time has passed in the history.
+func (h History) Passed() time.Duration { return time.Since(h.start) }
 
-// MayPause lets at most that much time pass, now and then: in whole minutes if units are, else
-// in milliseconds.
+// Span draws a span of time of at most that many seconds.
+func (h History) Span(most int) time.Duration {
+	return time.Duration(1+h.Draw.IntN(most)) * time.Second
+}
+
+// MayPause lets at most that much time pass, now and then.
 func (h History) MayPause(most time.Duration) {
-	if h.Draw.IntN(3) > 0 {
-		return
+	if h.Draw.IntN(3) == 0 {
+		time.Sleep(time.Duration(h.Draw.Int64N(most.Milliseconds()+1)) * time.Millisecond)
 	}
-	step := time.Millisecond
-	if h.unit == time.Minute {
-		step = h.unit
-	}
-	h.Pause(time.Duration(h.Draw.Int64N(int64(most/step)+1)) * step)
 }
 
 // Theirs makes a request by an article's rule.
@@ -75,45 +71,35 @@ func (h History) Theirs(t *testing.T, rule Rule, want int64) (mismatch string) {
 func (h History) Ours(t *testing.T, l limit.Limiter, n int64, want limit.Decision, wantErr error) (mismatch string) {
 	t.Helper()
 	now := h.Passed()
-	if got, err := l.Take(t.Context(), h.Key, n); !errors.Is(err, wantErr) || err == nil && !h.Same(got, want) {
+	if got, err := l.Take(t.Context(), h.Key, n); !errors.Is(err, wantErr) || err == nil && got != want {
 		return fmt.Sprintf("ours after %v: got %+v, %v, want %+v, %v", now, got, err, want, wantErr)
 	}
 	return ""
 }
 
-// Take plays histories in virtual time, whose pauses count in milliseconds, and on
-// servers, if they count in minutes.
+// Take plays histories on a miniredis and on a server.
 func (turns Turns) Take(t *testing.T) {
 	t.Helper()
-	t.Run("virtual time", func(t *testing.T) {
-		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			turns.play(t, rdb, time.Second, func(string) Clock {
-				if turns.WholeSeconds {
-					time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
-				}
-				return bubble{time.Now()}
-			})
-		})
-	})
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		turns.play(t, rdb, time.Minute, func(key string) Clock { return &aged{t: t, rdb: rdb, keys: turns.Keys(key)} })
+	limitertest.Each(t, map[string]func(*testing.T, func(*testing.T, redistest.Client)){
+		"virtual time": redistest.Virtual, "server": redistest.VirtualServer,
+	}, func(t *testing.T, virtual func(*testing.T, func(*testing.T, redistest.Client))) {
+		virtual(t, turns.play)
 	})
 }
 
 // play plays histories until that many requests were made as the flag -turns says. It records
 // how many there were, and the mismatches, of which there must be none.
-func (turns Turns) play(t *testing.T, rdb redistest.Client, unit time.Duration, clock func(key string) Clock) {
-	t.Helper()
+func (turns Turns) play(t *testing.T, rdb redistest.Client) {
 	first := *seed
 	if first == 0 {
 		first = rand.Uint64()
 	}
 	requests, mismatches := 0, 0
 	for i := uint64(0); requests < *atLeast && mismatches < 3; i++ {
-		key := Key(t)
-		h := History{Clock: clock(key), Redis: rdb, Key: key, Draw: rand.New(rand.NewPCG(first, i)), unit: unit}
-		request := turns.Play(t, h)
+		if turns.WholeSeconds {
+			time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
+		}
+		request := turns.Play(t, History{Redis: rdb, Key: Key(t), Draw: rand.New(rand.NewPCG(first, i)), start: time.Now()})
 		for n := 1; n <= 80; n++ {
 			requests++
 			if mismatch := request(); mismatch != "" {
@@ -125,83 +111,6 @@ func (turns Turns) play(t *testing.T, rdb redistest.Client, unit time.Duration, 
 	}
 	t.Logf("-turns-seed %d: %d requests took turns, %d mismatches", first, requests, mismatches)
 	redistest.Record(t, "turns-other", turns.Limiter, requests, mismatches)
-}
-
-// A Clock is the time that passes in a history.
-type Clock interface {
-	// Now returns the server's time.
-	Now() time.Time
-
-	// Passed returns how much has passed in the history.
-	Passed() time.Duration
-
-	// Pause lets d pass.
-	Pause(d time.Duration)
-
-	// Same reports whether a decision is the one expected at this moment.
-	Same(got, want limit.Decision) bool
-}
-
-// bubble is the clock of a bubble of testing/synctest.
-type bubble struct{ start time.Time }
-
-func (bubble) Now() time.Time                     { return time.Now() }
-func (b bubble) Passed() time.Duration            { return time.Since(b.start) }
-func (bubble) Pause(d time.Duration)              { time.Sleep(d) }
-func (bubble) Same(got, want limit.Decision) bool { return got == want }
-
-// aged is the clock of a history on servers whose time goes by itself: a pause makes
-// what the keys hold older. Pauses, and all spans of time in the history, must be whole
-// minutes: the time that really passes is less.
-type aged struct {
-	t      testing.TB
-	rdb    redistest.Client
-	keys   []string
-	passed time.Duration
-}
-
-func (a *aged) Now() time.Time {
-	now, err := a.rdb.Time(a.t.Context()).Result()
-	require.NoError(a.t, err)
-	return now
-}
-
-func (a *aged) Passed() time.Duration { return a.passed }
-
-func (a *aged) Pause(d time.Duration) {
-	a.passed += d
-	if d == 0 {
-		return
-	}
-	ctx := a.t.Context()
-	for _, key := range a.keys {
-		switch kind := a.rdb.Type(ctx, key).Val(); {
-		case kind == "none":
-			continue
-		case kind == "zset":
-			for _, member := range a.rdb.ZRange(ctx, key, 0, -1).Val() {
-				require.NoError(a.t, a.rdb.ZIncrBy(ctx, key, float64(-d.Milliseconds()), member).Err())
-			}
-		case strings.HasSuffix(key, "_time"):
-			require.NoError(a.t, a.rdb.DecrBy(ctx, key, int64(d/time.Second)).Err())
-		}
-		left, err := a.rdb.PTTL(ctx, key).Result()
-		require.NoError(a.t, err)
-		if left > d {
-			err = a.rdb.PExpire(ctx, key, left-d).Err()
-		} else if left >= 0 {
-			err = a.rdb.Del(ctx, key).Err()
-		}
-		require.NoError(a.t, err)
-	}
-}
-
-func (a *aged) Same(got, want limit.Decision) bool {
-	near := func(got, want time.Duration) bool {
-		return (got == 0) == (want == 0) && want-got < time.Minute && got-want < time.Second
-	}
-	return got.Granted == want.Granted && got.Limit == want.Limit && got.Remaining == want.Remaining &&
-		near(got.RetryAfter, want.RetryAfter) && near(got.ResetAfter, want.ResetAfter)
 }
 
 // requireWithin checks that the times of a decision and in Redis lie within a window.
