@@ -110,7 +110,7 @@ var overrideTests = limitertest.Tests[redistest.Client]{
 		l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
 		java := limitertest.Java{Redis: rdb, Name: l.Name()}
 		take := func(permits int64) bool {
-			ok, _, err := java.TryAcquire(t, permits)
+			ok, err := java.TryAcquire(t, permits)
 			require.NoError(t, err)
 			return ok
 		}

@@ -267,7 +267,7 @@ func TestMerged_BesideRedisson(t *testing.T) {
 			n, at := 1+random.Int64N(2), time.Now()
 			switch random.IntN(8) {
 			case 0:
-				ok, _, err := java.TryAcquire(t, n)
+				ok, err := java.TryAcquire(t, n)
 				require.NoError(t, err)
 				grants = append(grants, grant{at, granted(n, ok)})
 			case 1:
