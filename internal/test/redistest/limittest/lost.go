@@ -206,22 +206,10 @@ func (g *gate) step() {
 	synctest.Wait()
 }
 
-// background starts a call, and returns where its error is once it has ended.
-func background(call func() error) *atomic.Pointer[error] {
-	var ended atomic.Pointer[error]
-	go func() {
-		err := call()
-		ended.Store(&err)
-	}()
-	synctest.Wait()
-	return &ended
-}
-
-// requireEnded checks that a call has ended, with such an error.
-func requireEnded(t *testing.T, ended *atomic.Pointer[error], want error) {
-	t.Helper()
-	require.NotNil(t, ended.Load())
-	require.ErrorIs(t, *ended.Load(), want)
+// background starts a call of a bubble.
+func background(call func() error) *limitertest.Caller {
+	s := limitertest.Scene{Start: time.Now()}
+	return s.Go(func() (bool, error) { return false, call() })
 }
 
 // closing runs test in a bubble, with a limiter of 10 permits an hour whose scripts the server knows.
@@ -244,20 +232,20 @@ func testClose(t *testing.T, k Kind) {
 		require.NoError(t, err)
 		g := newGate(rdb)
 		g.shut()
-		take := func(key string) *atomic.Pointer[error] {
+		take := func(key string) *limitertest.Caller {
 			return background(func() error {
 				d, err := l.Take(t.Context(), key, 1)
 				assert.Equal(t, err == nil, d.Granted)
 				return err
 			})
 		}
-		underWay := []*atomic.Pointer[error]{take("a"), take("b")}
-		gathered := []*atomic.Pointer[error]{take("c"), take("c"), take("d")}
+		underWay := []*limitertest.Caller{take("a"), take("b")}
+		gathered := []*limitertest.Caller{take("c"), take("c"), take("d")}
 		closed := background(func() error { return client.Close(t.Context()) })
 		for _, ended := range gathered {
-			requireEnded(t, ended, limit.ErrClosed)
+			ended.RequireEnd(t, limit.ErrClosed, 0)
 		}
-		assert.Nil(t, closed.Load(), "two calls are under way")
+		assert.Equal(t, "waits", closed.Outcome(), "two calls are under way")
 		_, _, err = l.TakeUpTo(t.Context(), "a", 1)
 		for _, err := range []error{
 			limitertest.Second(l.Take(t.Context(), "a", 1)), limitertest.Second(l.Peek(t.Context(), "a", 1)), err, l.Reset(t.Context(), "a"), giveBack(t.Context()),
@@ -268,7 +256,7 @@ func testClose(t *testing.T, k Kind) {
 		g.open()
 		synctest.Wait()
 		for _, ended := range append(underWay, closed) {
-			requireEnded(t, ended, nil)
+			ended.RequireEnd(t, nil, 0)
 		}
 		assert.NoError(t, client.Close(t.Context()))
 	})
@@ -289,15 +277,15 @@ func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
 		returned := background(func() error { return giveBack(ctx) })
 		leave()
 		synctest.Wait()
-		for _, ended := range []*atomic.Pointer[error]{left, returned} {
-			requireEnded(t, ended, context.Canceled)
+		for _, ended := range []*limitertest.Caller{left, returned} {
+			ended.RequireEnd(t, context.Canceled, 0)
 		}
 		closed := background(func() error { return client.Close(t.Context()) })
 		g.step() // what was sent arrives, and what the caller who left was granted goes back
-		assert.Nil(t, closed.Load(), "a give-back is under way")
+		assert.Equal(t, "waits", closed.Outcome(), "a give-back is under way")
 		g.open()
 		synctest.Wait()
-		requireEnded(t, closed, nil)
+		closed.RequireEnd(t, nil, 0)
 		after := k.on(rdb, 10, time.Hour)
 		for _, key := range []string{"left", "returned"} {
 			d, err := after.Peek(t.Context(), key, 0)
