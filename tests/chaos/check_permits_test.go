@@ -134,7 +134,7 @@ func (r *round) checkRefusals(p *pool) {
 		}
 	}
 	before, since := sums(taken), sums(back)
-	lowest := r.lowest(p.limiter)
+	lowest, _ := r.rates(p.limiter)
 	for _, c := range p.calls {
 		if !c.refused() || c.Timeout > 0 || len(c.Limiters) > 1 {
 			continue
@@ -166,17 +166,6 @@ func sums(all []change) func(time.Duration) int64 {
 	return func(at time.Duration) int64 {
 		return running[sort.Search(len(all), func(i int) bool { return all[i].at >= at })]
 	}
-}
-
-// lowest is the lowest rate that the limiter may have had.
-func (r *round) lowest(l *limiter) int64 {
-	least := l.config.Rate
-	for i := range r.calls {
-		if c := &r.calls[i]; c.Config.Rate > 0 && slices.Contains(c.Limiters, l.name) {
-			least = min(least, c.Config.Rate)
-		}
-	}
-	return least + l.borrow
 }
 
 // checkWindows looks at the grants from outside: a call that was granted permits took them

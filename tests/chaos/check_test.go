@@ -109,15 +109,20 @@ func (r *round) pools(l *limiter) []*pool {
 	return pools
 }
 
-// highest is the highest rate that the limiter may have had.
-func (r *round) highest(l *limiter) int64 {
-	most := l.config.Rate
+// rates are the lowest and the highest rate that the limiter may have had.
+func (r *round) rates(l *limiter) (least, most int64) {
+	least, most = l.config.Rate, l.config.Rate
 	for i := range r.calls {
 		if c := &r.calls[i]; c.Config.Rate > 0 && slices.Contains(c.Limiters, l.name) {
-			most = max(most, c.Config.Rate)
+			least, most = min(least, c.Config.Rate), max(most, c.Config.Rate)
 		}
 	}
-	return most + l.borrow
+	return least + l.borrow, most + l.borrow
+}
+
+func (r *round) highest(l *limiter) int64 {
+	_, most := r.rates(l)
+	return most
 }
 
 // rateChanged reports whether a call may have set another rate.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,9 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -273,26 +269,6 @@ func (r *round) limiter(name string) *limiter {
 		}
 	}
 	return nil
-}
-
-func TestRound_IsRecordedByServers(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("RRL_RESULTS", dir)
-	r := &round{plan: *newPlan(7, 3, []string{cluster}), t: t, tb: fragile{t}}
-	r.calls = []call{{Op: op.Op{Name: op.Take}, Limiters: []string{r.limiters[0].name}, Answer: op.Answer{Outcome: op.Done, OK: true}}}
-	r.events = []event{{kind: "slot moved"}, {kind: "slot moved"}}
-	r.orders = []order{{kind: overall, result: porcupine.Ok, calls: 9, ordered: 9}}
-	r.record()
-	for table, want := range map[string]string{
-		"chaos-rounds": "7\t3\tcluster\t" + string(r.mood) + "\t1\t2\t0\n",
-		"chaos-faults": "7\t3\tcluster\tslot moved\t2\n",
-		"chaos-orders": "7\t3\tcluster\t" + string(r.mood) + "\toverall\t9\t9\twhole\n",
-		"chaos-calls":  "7\t3\tcluster\t" + string(r.limiters[0].kind) + "\tTake\tgranted\t1\n",
-	} {
-		text, err := os.ReadFile(filepath.Join(dir, table+".tsv"))
-		require.NoError(t, err)
-		assert.Equal(t, want, string(text))
-	}
 }
 
 // mood is what a round's faults may do, and so how much can be checked.
