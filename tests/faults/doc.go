@@ -5,7 +5,7 @@
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles requests and
 // answers; each case checks that the permits in use are those that callers hold. Every call
-// is a row of verbs, or of limitertest.Operations, and meets the same faults with each
-// layout of members: see TestVerb_HappensOnce. The tests of a hung server bound every
+// is a row of limitertest.Verbs, which meets all faults there are here; verbs has more of some,
+// and of calls of several limiters: see TestVerb_HappensOnce. The tests of a hung server bound every
 // answer by the call timeout.
 package faults

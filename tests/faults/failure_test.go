@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -111,9 +112,12 @@ func atOnce(t *testing.T, call func() (bool, error)) bool {
 	return granted
 }
 
-func TestFailOpen(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
+// outageTests are made by a Client with that policy.
+var outageTests = map[string]struct {
+	how limit.Failure
+	run func(t *testing.T, s *scene)
+}{
+	"FailOpen": {limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := s.limiter(5)
 		limitertest.MustAcquire(t, l, 5)
 		limitertest.MustRefuse(t, l, 1)
@@ -142,12 +146,8 @@ func TestFailOpen(t *testing.T) {
 			sources[d.Source]++
 		}
 		assert.Equal(t, open, sources[limit.FromOpen])
-	})
-}
-
-func TestFailClosedAnswersAtOnce(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *scene) {
+	}},
+	"FailClosed answers at once": {limit.FailClosed(), func(t *testing.T, s *scene) {
 		l := s.limiter(5)
 		s.fail(t, l)
 		atOnce(t, func() (bool, error) {
@@ -159,13 +159,9 @@ func TestFailClosedAnswersAtOnce(t *testing.T) {
 		})
 		s.recover()
 		limitertest.MustAcquire(t, l, 1)
-	})
-}
-
-// A local limiter has its share of the rate, in any span of the interval.
-func TestFailLocal(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.25), func(t *testing.T, s *scene) {
+	}},
+	// A local limiter has its share of the rate, in any span of the interval.
+	"FailLocal": {limit.FailLocal(0.25), func(t *testing.T, s *scene) {
 		l := limitertest.ByDefault(s.client, "orders", limitertest.Every(40, time.Minute))
 		same := limitertest.ByDefault(s.client, "orders", limitertest.Every(40, time.Minute))
 		s.fail(t, l) // three of ten
@@ -186,24 +182,16 @@ func TestFailLocal(t *testing.T) {
 		assert.Equal(t, 10*time.Second, time.Since(start))
 		require.NoError(t, l.Acquire(t.Context(), 1))
 		assert.InDelta(t, 60, time.Since(start).Seconds(), 15)
-	})
-}
-
-func TestWaitersGoBackToRedis(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *scene) {
+	}},
+	"waiters go back to Redis": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		l := s.limiter(2)
 		s.fail(t, l)
 		s.hook.hang(false)
 		start := time.Now()
 		require.NoError(t, l.Acquire(t.Context(), 1))
 		assert.Less(t, time.Since(start), 5*time.Second)
-	})
-}
-
-func TestFailLocalKnowsTheRate(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
+	}},
+	"FailLocal knows the rate": {limit.FailLocal(1), func(t *testing.T, s *scene) {
 		for _, name := range []string{"told", "untold"} {
 			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
 		}
@@ -217,12 +205,8 @@ func TestFailLocalKnowsTheRate(t *testing.T) {
 		}
 		limitertest.MustAcquire(t, told, 7)
 		limitertest.MustRefuse(t, told, 1)
-	})
-}
-
-func TestFailLocal_InventedKeysTakeNoKeysCount(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
+	}},
+	"invented keys take no key's count": {limit.FailLocal(1), func(t *testing.T, s *scene) {
 		users := s.client.Keyed("users:", limitertest.Every(3, time.Hour))
 		s.fail(t, users.Limiter("ann"))
 		for range 3 { // it has had what fail asked for
@@ -232,7 +216,206 @@ func TestFailLocal_InventedKeysTakeNoKeysCount(t *testing.T) {
 			limitertest.Try(t, users.Limiter(strconv.Itoa(i)), 1)
 		}
 		limitertest.MustRefuse(t, users.Limiter("ann"), 1)
-	})
+	}},
+	"TryAcquireAll": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
+		few := limitertest.ByDefault(s.client, "{shop}few", limitertest.Every(4, time.Hour))
+		many := limitertest.ByDefault(s.client, "{shop}many", limitertest.Every(100, time.Hour))
+		s.hook.hang(true)
+		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, many.Claim(1), few.Claim(1)) }
+		for i := range 3 {
+			granted, err := all()
+			require.NoError(t, err)
+			assert.Equal(t, i < 2, granted)
+		}
+		for range 100 {
+			assert.False(t, atOnce(t, all))
+		}
+		limitertest.MustAcquire(t, many, 48)
+		limitertest.MustRefuse(t, many, 1)
+	}},
+	// The rate is known by TryAcquireAll too, which tells who decided.
+	"TryAcquireAll knows the rate": {limit.FailLocal(1), func(t *testing.T, s *scene) {
+		var limiters []*rratelimiter.RateLimiter
+		for _, name := range []string{"{s}a", "{s}b"} {
+			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
+			limiters = append(limiters, s.client.RateLimiter(name))
+		}
+		require.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
+		synctest.Wait()
+		s.told.Decisions()
+		s.hook.hang(true)
+		for range 4 {
+			assert.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
+		}
+		for _, d := range s.told.Decisions() {
+			assert.Equal(t, limit.FromLocal, d.Source)
+		}
+		start := time.Now()
+		granted, err := s.client.TryAcquireAll(t.Context(), 2*time.Second, limitertest.Claims(8, limiters...)...)
+		require.NoError(t, err)
+		assert.False(t, granted, "more than there ever are")
+		assert.Equal(t, 2*time.Second, time.Since(start))
+	}},
+	"TryAcquireAll of one follows the Client's policy": {limit.FailOpen(), func(t *testing.T, s *scene) {
+		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
+			rratelimiter.WithFailure(limit.FailClosed()))
+		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, strict.Claim(1)) }
+		assert.True(t, atOnce(t, all))
+		s.fail(t, s.client.RateLimiter("orders"))
+		assert.True(t, atOnce(t, all))
+	}},
+	// What one limiter of a Client has found out about a server, all of them know.
+	"limiters of a Client share a breaker": {limit.FailOpen(), func(t *testing.T, s *scene) {
+		orders := s.limiter(5)
+		take := taking(t.Context(), fixedwindow.New(s.client, fixedwindow.Config{Limit: 5, Window: time.Hour}))
+		assert.True(t, atOnce(t, take))
+		s.fail(t, orders)
+		assert.True(t, atOnce(t, take), "three calls of the other have failed")
+		s.recover()
+		limitertest.MustAcquire(t, orders, 5)
+		assert.True(t, atOnce(t, take))
+		s.checkAskedAgain(t)
+	}},
+	"RetryAfter of TakeUpTo": {limit.FailLocal(1), func(t *testing.T, s *scene) {
+		l := limitertest.ByDefault(s.client, "orders", limitertest.Every(4, time.Minute))
+		limitertest.MustTrySetRate(t, l, limitertest.Every(4, time.Minute))
+		s.fail(t, l) // three permits
+		time.Sleep(20 * time.Second)
+		limitertest.MustAcquire(t, l, 1)
+		for _, permits := range []int64{1, 4} {
+			taken, d, err := l.TakeUpTo(t.Context(), permits)
+			require.NoError(t, err)
+			assert.Zero(t, taken)
+			assert.Equal(t, limitertest.Take(t, l, 1).RetryAfter, d.RetryAfter)
+		}
+	}},
+	// Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
+	// waits for permits are no outage.
+	"the breaker stays closed": {limit.FailOpen(), func(t *testing.T, s *scene) {
+		l := limitertest.ByDefault(s.client, "{s}a", limitertest.Every(1, time.Hour))
+		other := limitertest.ByDefault(s.client, "{s}b", limitertest.Every(9, time.Hour))
+		limitertest.MustAcquire(t, l, 1)
+		for range 10 {
+			limitertest.MustRefuse(t, l, 1)
+			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 2, 0)), rratelimiter.ErrPermitsExceedRate)
+			none := s.client.RateLimiter("none")
+			require.ErrorIs(t, limitertest.Second(none.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			require.ErrorIs(t, l.Acquire(ctx, 1), context.Canceled)
+		}
+		limitertest.MustRefuse(t, l, 1)
+		for range 4 {
+			_, err := within(t, time.Second, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 1) })
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			_, err = within(t, time.Second, func(ctx context.Context) (any, error) {
+				return s.client.TryAcquireAll(ctx, time.Minute, l.Claim(1), other.Claim(1))
+			})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		limitertest.MustRefuse(t, l, 1)
+	}},
+	// Calls go to a server that answers probes and decides nothing ever more rarely, and soon
+	// again once it has decided one.
+	"the breaker backs off": {limit.FailOpen(), func(t *testing.T, s *scene) {
+		l := s.limiter(1)
+		limitertest.MustAcquire(t, l, 1)
+		down := true
+		s.refuse("READONLY no", func(sha any) bool { return down && sha == lua.Acquire.SHA })
+		waits(t, l, 10*time.Second)
+		synctest.Wait()
+		assert.Less(t, len(s.told.Events()), 30)
+		assert.Less(t, waits(t, l, 10*time.Minute), 0.12)
+
+		down = false
+		for back := time.Now(); limitertest.Try(t, l, 1); time.Sleep(10 * time.Millisecond) {
+			require.Less(t, time.Since(back), 31*time.Second)
+		}
+		down = true
+		for range 3 {
+			limitertest.MustAcquire(t, l, 1)
+		}
+		down = false
+		time.Sleep(200 * time.Millisecond)
+		limitertest.MustRefuse(t, l, 1)
+	}},
+	// What Redis was not charged for is not given back there: it would be others' permits.
+	"Release skips what was not charged": {limit.FailOpen(), func(t *testing.T, s *scene) {
+		l, other := s.client.RateLimiter("orders"), s.other.RateLimiter("orders")
+		limitertest.MustTrySetRate(t, other, limitertest.Every(20, 10*time.Hour))
+		limitertest.MustAcquire(t, other, 5)
+		limitertest.MustAcquire(t, l, 2)
+		s.fail(t, l) // three that are not charged, as these:
+		limitertest.MustAcquire(t, l, 4)
+		require.Error(t, l.Release(t.Context(), 9))
+		s.recover()
+		time.Sleep(time.Minute)
+		before := limitertest.Available(t, other)
+		require.NoError(t, l.Release(t.Context(), 7))
+		assert.Equal(t, before, limitertest.Available(t, other), "none of these was charged")
+		require.NoError(t, l.Release(t.Context(), 2))
+		assert.Equal(t, before+2, limitertest.Available(t, other))
+	}},
+	// What one handle lets through, another one with other options does not release: its
+	// callers hold permits that were charged.
+	"Release skips what another handle let through": {limit.FailClosed(), func(t *testing.T, s *scene) {
+		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
+		handle := func(opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
+			return s.client.RateLimiter("orders", append(opts, rate)...)
+		}
+		plain := handle()
+		limitertest.MustAcquire(t, plain, 3)
+		limitertest.MustAcquire(t, plain, 3)
+		limitertest.MustAcquire(t, handle(rratelimiter.WithShadow()), 3)
+		s.fail(t, handle(rratelimiter.WithFailure(limit.FailOpen()))) // three more
+		s.recover()
+
+		require.NoError(t, plain.Release(t.Context(), 3))
+		assert.Equal(t, int64(3), limitertest.Available(t, plain))
+		for _, other := range []rratelimiter.SharedOption{rratelimiter.WithShadow(), rratelimiter.WithFailure(limit.FailOpen())} {
+			require.NoError(t, handle(other).Release(t.Context(), 3), "by a new handle")
+			assert.Equal(t, int64(3), limitertest.Available(t, plain), "not charged")
+		}
+		require.NoError(t, handle(rratelimiter.WithShadow()).Release(t.Context(), 3))
+		assert.Equal(t, int64(6), limitertest.Available(t, plain))
+	}},
+	// Close fails those who wait for a local limiter, and returns when they are done. What a
+	// policy granted is not released after it.
+	"Close": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
+		l, other := limitertest.ByDefault(s.client, "{s}a", rratelimiter.PerHour(6)), limitertest.ByDefault(s.client, "{s}b", rratelimiter.PerHour(6))
+		s.fail(t, l)
+		var ended redistest.List[error]
+		calls := []func() error{
+			func() error { return l.Acquire(t.Context(), 1) },
+			func() error { return limitertest.Second(l.TryAcquire(t.Context(), 1, time.Minute)) },
+			func() error {
+				return limitertest.Second(s.client.TryAcquireAll(t.Context(), time.Minute, l.Claim(1), other.Claim(1)))
+			},
+		}
+		for _, call := range calls {
+			go func() { ended.Add(call()) }()
+		}
+		time.Sleep(10 * time.Millisecond)
+		closed := time.Now()
+		require.NoError(t, s.client.Close(t.Context()))
+		assert.Less(t, time.Since(closed), 5*time.Second, "a probe may be under way")
+		synctest.Wait()
+		assert.Len(t, ended.All(), len(calls))
+		for _, err := range ended.All() {
+			require.ErrorIs(t, err, rratelimiter.ErrClosed)
+		}
+		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrClosed)
+	}},
+}
+
+func TestOutage(t *testing.T) {
+	t.Parallel()
+	for name, test := range outageTests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			duringOutages(t, test.how, test.run)
+		})
+	}
 }
 
 func TestFailLocalFollowsTheRate(t *testing.T) {
@@ -289,65 +472,6 @@ func TestFailLocal_RefreshesRate(t *testing.T) {
 	})
 }
 
-func TestTryAcquireAllDuringAnOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *scene) {
-		few := limitertest.ByDefault(s.client, "{shop}few", limitertest.Every(4, time.Hour))
-		many := limitertest.ByDefault(s.client, "{shop}many", limitertest.Every(100, time.Hour))
-		s.hook.hang(true)
-		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, many.Claim(1), few.Claim(1)) }
-		for i := range 3 {
-			granted, err := all()
-			require.NoError(t, err)
-			assert.Equal(t, i < 2, granted)
-		}
-		for range 100 {
-			assert.False(t, atOnce(t, all))
-		}
-		limitertest.MustAcquire(t, many, 48)
-		limitertest.MustRefuse(t, many, 1)
-	})
-}
-
-// The rate is known by TryAcquireAll too, which tells who decided.
-func TestTryAcquireAllKnowsTheRate(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
-		var limiters []*rratelimiter.RateLimiter
-		for _, name := range []string{"{s}a", "{s}b"} {
-			limitertest.MustTrySetRate(t, s.other.RateLimiter(name), limitertest.Every(7, time.Hour))
-			limiters = append(limiters, s.client.RateLimiter(name))
-		}
-		require.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
-		synctest.Wait()
-		s.told.Decisions()
-		s.hook.hang(true)
-		for range 4 {
-			assert.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
-		}
-		for _, d := range s.told.Decisions() {
-			assert.Equal(t, limit.FromLocal, d.Source)
-		}
-		start := time.Now()
-		granted, err := s.client.TryAcquireAll(t.Context(), 2*time.Second, limitertest.Claims(8, limiters...)...)
-		require.NoError(t, err)
-		assert.False(t, granted, "more than there ever are")
-		assert.Equal(t, 2*time.Second, time.Since(start))
-	})
-}
-
-func TestTryAcquireAll_OfOneFollowsClientsPolicy(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
-			rratelimiter.WithFailure(limit.FailClosed()))
-		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, strict.Claim(1)) }
-		assert.True(t, atOnce(t, all))
-		s.fail(t, s.client.RateLimiter("orders"))
-		assert.True(t, atOnce(t, all))
-	})
-}
-
 type ofKeys func(c *rratelimiter.Client, rate int64, how rratelimiter.LimiterOption) limit.Returner
 
 // limitersOfKeys are limiters of that many permits an hour for each key.
@@ -389,22 +513,6 @@ func TestFailLocal_WhatComesBackIsFreeAgain(t *testing.T) {
 	})
 }
 
-// What one limiter of a Client has found out about a server, all of them know.
-func TestFailure_LimitersOfAClientShareABreaker(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-		orders := s.limiter(5)
-		take := taking(t.Context(), fixedwindow.New(s.client, fixedwindow.Config{Limit: 5, Window: time.Hour}))
-		assert.True(t, atOnce(t, take))
-		s.fail(t, orders)
-		assert.True(t, atOnce(t, take), "three calls of the other have failed")
-		s.recover()
-		limitertest.MustAcquire(t, orders, 5)
-		assert.True(t, atOnce(t, take))
-		s.checkAskedAgain(t)
-	})
-}
-
 func TestTakeUpToDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -427,23 +535,6 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 				assert.Equal(t, []bool{want > 0, want > 0}, []bool{d.Granted, dOfKey.Granted})
 			}
 		})
-	})
-}
-
-func TestTakeUpTo_RetryAfterDuringOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
-		l := limitertest.ByDefault(s.client, "orders", limitertest.Every(4, time.Minute))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(4, time.Minute))
-		s.fail(t, l) // three permits
-		time.Sleep(20 * time.Second)
-		limitertest.MustAcquire(t, l, 1)
-		for _, permits := range []int64{1, 4} {
-			taken, d, err := l.TakeUpTo(t.Context(), permits)
-			require.NoError(t, err)
-			assert.Zero(t, taken)
-			assert.Equal(t, limitertest.Take(t, l, 1).RetryAfter, d.RetryAfter)
-		}
 	})
 }
 

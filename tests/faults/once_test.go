@@ -180,15 +180,26 @@ var aboveRate = verb{scripts: []*lua.Script{lua.Acquire}, do: func(t *testing.T,
 	return three{}, nil
 }}
 
+// An interference is what happens to a verb's limiters while a request of it is on its way.
+type interference struct {
+	verb
+	interferes func(t *testing.T, w *bundle)
+	given      three // back by that
+}
+
+// interfere runs test for each row and layout.
+func interfere(t *testing.T, rows map[string]interference, test func(t *testing.T, tt interference, version string)) {
+	t.Helper()
+	for name, tt := range rows {
+		eachLayout(t, name, func(t *testing.T, version string) { test(t, tt, version) })
+	}
+}
+
 // What happens to a limiter between an attempt whose request is late and the
 // late request itself must not let that take permits that no caller holds.
 func TestVerb_LateRequestTakesNothing(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		verb
-		then  func(t *testing.T, w *bundle) // once it is answered
-		given three                         // back by that
-	}{
+	interfere(t, map[string]interference{
 		"TryAcquire, refused, permits released since":       {asks(10, []int64{0}, try(3)...), releases(three{}, three{8}), three{8}},
 		"batch, refused, permits released since":            {asks(10, []int64{0, 0}, try(3, 2)...), releases(three{}, three{8}), three{8}},
 		"Take, refused, permits released since":             {asks(10, []int64{0}, limitertest.TakeFor(3)), releases(three{}, three{8}), three{8}},
@@ -218,27 +229,25 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 			require.NoError(t, w.Redis.HDel(t.Context(), w.own[0].Name(), "answered").Err())
 			require.NoError(t, w.Redis.HDel(t.Context(), w.own[2].Name(), "answered").Err())
 		}, three{3, 3, 3}},
-	} {
-		eachLayout(t, name, func(t *testing.T, version string) {
-			for _, fault := range []string{"late", "drop+late"} { // the attempt, or its repeat
-				if fault != "late" && tt.scripts[0] == lua.SettleReservation {
-					continue // if all is given back, of the charge and of what was reserved, it is charged again
-				}
-				w := tt.wires(t, redistest.Shared(t), 10, version)
-				call := tt.begin(t, w)
-				w.take(t, tt.inUse)
-				w.meet(fault, tt.scripts)
-				more, err := call()
-				require.NoError(t, err)
-				held := tt.inUse.add(more)
-				w.checkSoon(t, held, "before")
-				tt.then(t, w)
-				w.checkSoon(t, held.minus(tt.given), "after")
-				w.LetGo()
-				w.checkAll(t, held.minus(tt.given), fault)
+	}, func(t *testing.T, tt interference, version string) {
+		for _, fault := range []string{"late", "drop+late"} { // the attempt, or its repeat
+			if fault != "late" && tt.scripts[0] == lua.SettleReservation {
+				continue // if all is given back, of the charge and of what was reserved, it is charged again
 			}
-		})
-	}
+			w := tt.wires(t, redistest.Shared(t), 10, version)
+			call := tt.begin(t, w)
+			w.take(t, tt.inUse)
+			w.meet(fault, tt.scripts)
+			more, err := call()
+			require.NoError(t, err)
+			held := tt.inUse.add(more)
+			w.checkSoon(t, held, "before")
+			tt.interferes(t, w)
+			w.checkSoon(t, held.minus(tt.given), "after")
+			w.LetGo()
+			w.checkAll(t, held.minus(tt.given), fault)
+		}
+	})
 }
 
 // The same for a change between an attempt whose answer was lost and its repeat, by another Client. A member in one limiter
@@ -252,11 +261,7 @@ func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 		}
 	}
 	keep, all := rratelimiter.KeepState(), takesAll(three{}, 5, 0, 5)
-	for name, tt := range map[string]struct {
-		verb
-		change func(t *testing.T, w *bundle)
-		given  three // back by the change
-	}{
+	interfere(t, map[string]interference{
 		"one, Release of some":                   {asks(0, nil, try(5)...), releases(three{}, three{2}), three{2}},
 		"one, Release of all":                    {asks(0, nil, try(5)...), releases(three{}, three{5}), three{5}},
 		"batch, Release of some":                 {asks(0, nil, try(2, 3)...), releases(three{}, three{2}), three{2}},
@@ -297,30 +302,24 @@ func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 			}
 			release(t, w.others, three{600, 600, 601})
 		}, three{0, 0, 1}},
-	} {
-		eachLayout(t, name, func(t *testing.T, version string) {
-			w := tt.wires(t, redistest.Shared(t), 10, version)
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
-				switch {
-				case s == tt.scripts[0] && n == 1:
-					return redistest.DropAnswer
-				case s == tt.scripts[0] && n == 2:
-					w.Proxy.Settle(t)
-					tt.change(t, w)
-				}
-				return redistest.Pass
-			})
-			if tt.several {
-				w.mustTryAll(t, 5)
-				for _, l := range w.others {
-					_, _ = l.AvailablePermits(t.Context()) // makes the value that was lost
-				}
-				w.checkAll(t, three{5, 5, 5}.minus(tt.given), "repeated")
-				return
+	}, func(t *testing.T, tt interference, version string) {
+		w := tt.wires(t, redistest.Shared(t), 10, version)
+		w.meet("drop", tt.scripts, func(s *lua.Script, n int) {
+			if s == tt.scripts[0] && n == 2 {
+				w.Proxy.Settle(t)
+				tt.interferes(t, w)
 			}
-			checkInterfered(t, w, tt.requests, tt.given[0])
 		})
-	}
+		if tt.several {
+			w.mustTryAll(t, 5)
+			for _, l := range w.others {
+				_, _ = l.AvailablePermits(t.Context()) // makes the value that was lost
+			}
+			w.checkAll(t, three{5, 5, 5}.minus(tt.given), "repeated")
+			return
+		}
+		checkInterfered(t, w, tt.requests, tt.given[0])
+	})
 }
 
 // A caller whose request was granted holds its permits, less those that another gave back if
@@ -353,7 +352,7 @@ var endNames = []string{
 	"TryAcquire", "TryAcquire, refused", "TryAcquire, PER_CLIENT", "Take, refused", "TakeUpTo, some of it", "Reserve, held",
 	"batch granted in part", "batch with Take", "batch of Reserve", "batch in part, PER_CLIENT", "TryAcquireAll", "undo",
 	"Cancel", "Settle, less", "Settle, more", "Settle, beyond the rate", "Settle, held, less", "Settle, held, more", "Renew",
-	"AvailablePermits", "Peek", beyondWhatComesBack, callerGone,
+	"operation AvailablePermits", "operation Peek", beyondWhatComesBack, callerGone,
 }
 
 const beyondWhatComesBack, callerGone = "TryAcquire beyond what comes back", "caller gone"
@@ -456,7 +455,7 @@ func (v verb) endsOverride(t *testing.T, server *redistest.Server, what, fault s
 	held := v.inUse.add(more)
 	w.checkSoon(t, held, what)
 	w.LetGo()
-	if strings.HasPrefix(what, "operation ") { // it may change the rate
+	if v.once && !v.whole { // it may change the rate
 		w.checkAll(t, held, what)
 	} else {
 		w.checkEnded(t, held, what)
@@ -480,15 +479,15 @@ func TestOverride_EndsOnAnotherServer(t *testing.T) {
 			for _, each := range w.each {
 				keys = append(keys, each.Keys.Config, each.Keys.Value, each.Keys.Permits)
 			}
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+			w.meet("drop", v.scripts, func(s *lua.Script, n int) {
 				switch {
-				case s == v.scripts[0] && n == 1:
+				case v.scripts != nil && s != v.scripts[0]:
+				case n == 1:
 					w.over(t)
 					for _, key := range keys {
 						dumps = append(dumps, w.Redis.Dump(t.Context(), key).Val())
 					}
-					return redistest.DropAnswer
-				case s == v.scripts[0] && n == 2:
+				case n == 2:
 					w.Proxy.Settle(t)
 					assert.NoError(t, w.Redis.Unlink(t.Context(), keys...).Err())
 					for i, key := range keys {
@@ -498,7 +497,6 @@ func TestOverride_EndsOnAnotherServer(t *testing.T) {
 					}
 					assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
 				}
-				return redistest.Pass
 			})
 			more, err := call()
 			require.NoError(t, err, what)

@@ -84,36 +84,6 @@ func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 	})
 }
 
-// Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
-// waits for permits are no outage.
-func TestBreaker_StaysClosedWithoutOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-		l := limitertest.ByDefault(s.client, "{s}a", limitertest.Every(1, time.Hour))
-		other := limitertest.ByDefault(s.client, "{s}b", limitertest.Every(9, time.Hour))
-		limitertest.MustAcquire(t, l, 1)
-		for range 10 {
-			limitertest.MustRefuse(t, l, 1)
-			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 2, 0)), rratelimiter.ErrPermitsExceedRate)
-			none := s.client.RateLimiter("none")
-			require.ErrorIs(t, limitertest.Second(none.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second, cancel)
-			require.ErrorIs(t, l.Acquire(ctx, 1), context.Canceled)
-		}
-		limitertest.MustRefuse(t, l, 1)
-		for range 4 {
-			_, err := within(t, time.Second, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 1) })
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			_, err = within(t, time.Second, func(ctx context.Context) (any, error) {
-				return s.client.TryAcquireAll(ctx, time.Minute, l.Claim(1), other.Claim(1))
-			})
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		}
-		limitertest.MustRefuse(t, l, 1)
-	})
-}
-
 func within[T any](t testing.TB, d time.Duration, call func(ctx context.Context) (T, error)) (T, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -203,82 +173,6 @@ func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 	}
 }
 
-// Calls go to a server that answers probes and decides nothing ever more rarely, and soon
-// again once it has decided one.
-func TestBreaker_BacksOffWhileReturnsFail(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-		l := s.limiter(1)
-		limitertest.MustAcquire(t, l, 1)
-		down := true
-		s.refuse("READONLY no", func(sha any) bool { return down && sha == lua.Acquire.SHA })
-		waits(t, l, 10*time.Second)
-		synctest.Wait()
-		assert.Less(t, len(s.told.Events()), 30)
-		assert.Less(t, waits(t, l, 10*time.Minute), 0.12)
-
-		down = false
-		for back := time.Now(); limitertest.Try(t, l, 1); time.Sleep(10 * time.Millisecond) {
-			require.Less(t, time.Since(back), 31*time.Second)
-		}
-		down = true
-		for range 3 {
-			limitertest.MustAcquire(t, l, 1)
-		}
-		down = false
-		time.Sleep(200 * time.Millisecond)
-		limitertest.MustRefuse(t, l, 1)
-	})
-}
-
-// What Redis was not charged for is not given back there: it would be others' permits.
-func TestRelease_SkipsUnchargedPermitsAfterOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-		l, other := s.client.RateLimiter("orders"), s.other.RateLimiter("orders")
-		limitertest.MustTrySetRate(t, other, limitertest.Every(20, 10*time.Hour))
-		limitertest.MustAcquire(t, other, 5)
-		limitertest.MustAcquire(t, l, 2)
-		s.fail(t, l) // three that are not charged, as these:
-		limitertest.MustAcquire(t, l, 4)
-		require.Error(t, l.Release(t.Context(), 9))
-		s.recover()
-		time.Sleep(time.Minute)
-		before := limitertest.Available(t, other)
-		require.NoError(t, l.Release(t.Context(), 7))
-		assert.Equal(t, before, limitertest.Available(t, other), "none of these was charged")
-		require.NoError(t, l.Release(t.Context(), 2))
-		assert.Equal(t, before+2, limitertest.Available(t, other))
-	})
-}
-
-// What one handle lets through, another one with other options does not release: its
-// callers hold permits that were charged.
-func TestRelease_SkipsPermitsLetThroughByOtherHandle(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailClosed(), func(t *testing.T, s *scene) {
-		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
-		handle := func(opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
-			return s.client.RateLimiter("orders", append(opts, rate)...)
-		}
-		plain := handle()
-		limitertest.MustAcquire(t, plain, 3)
-		limitertest.MustAcquire(t, plain, 3)
-		limitertest.MustAcquire(t, handle(rratelimiter.WithShadow()), 3)
-		s.fail(t, handle(rratelimiter.WithFailure(limit.FailOpen()))) // three more
-		s.recover()
-
-		require.NoError(t, plain.Release(t.Context(), 3))
-		assert.Equal(t, int64(3), limitertest.Available(t, plain))
-		for _, other := range []rratelimiter.SharedOption{rratelimiter.WithShadow(), rratelimiter.WithFailure(limit.FailOpen())} {
-			require.NoError(t, handle(other).Release(t.Context(), 3), "by a new handle")
-			assert.Equal(t, int64(3), limitertest.Available(t, plain), "not charged")
-		}
-		require.NoError(t, handle(rratelimiter.WithShadow()).Release(t.Context(), 3))
-		assert.Equal(t, int64(6), limitertest.Available(t, plain))
-	})
-}
-
 // The same for calls of TryAcquireAll that were let through. What a Keyed undoes is not released again.
 func TestRelease_SkipsPermitsLetThroughInShadow(t *testing.T) {
 	t.Parallel()
@@ -297,37 +191,6 @@ func TestRelease_SkipsPermitsLetThroughInShadow(t *testing.T) {
 		assert.Zero(t, limitertest.Available(t, other))
 		require.NoError(t, other.Release(t.Context(), 4))
 		assert.Equal(t, int64(4), limitertest.Available(t, other))
-	})
-}
-
-// Close fails those who wait for a local limiter, and returns when they are done. What a
-// policy granted is not released after it.
-func TestCloseDuringAnOutage(t *testing.T) {
-	t.Parallel()
-	duringOutages(t, limit.FailLocal(0.5), func(t *testing.T, s *scene) {
-		l, other := limitertest.ByDefault(s.client, "{s}a", rratelimiter.PerHour(6)), limitertest.ByDefault(s.client, "{s}b", rratelimiter.PerHour(6))
-		s.fail(t, l)
-		var ended redistest.List[error]
-		calls := []func() error{
-			func() error { return l.Acquire(t.Context(), 1) },
-			func() error { return limitertest.Second(l.TryAcquire(t.Context(), 1, time.Minute)) },
-			func() error {
-				return limitertest.Second(s.client.TryAcquireAll(t.Context(), time.Minute, l.Claim(1), other.Claim(1)))
-			},
-		}
-		for _, call := range calls {
-			go func() { ended.Add(call()) }()
-		}
-		time.Sleep(10 * time.Millisecond)
-		closed := time.Now()
-		require.NoError(t, s.client.Close(t.Context()))
-		assert.Less(t, time.Since(closed), 5*time.Second, "a probe may be under way")
-		synctest.Wait()
-		assert.Len(t, ended.All(), len(calls))
-		for _, err := range ended.All() {
-			require.ErrorIs(t, err, rratelimiter.ErrClosed)
-		}
-		require.ErrorIs(t, l.Release(t.Context(), 1), rratelimiter.ErrClosed)
 	})
 }
 

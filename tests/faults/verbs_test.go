@@ -13,6 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -38,7 +39,7 @@ type verb struct {
 // hold is that of reservations in limiters of an hour, shorter another.
 var hold, shorter = rratelimiter.Hold(30 * time.Minute), rratelimiter.Hold(10 * time.Minute)
 
-// verbs are calls of all kinds, and all that limitertest.Operations has.
+// verbs are calls of all kinds, and all limitertest.Verbs.
 func verbs() map[string]verb {
 	all := map[string]verb{
 		"TryAcquire":                       asks(2, []int64{3}, try(3)...),
@@ -107,17 +108,6 @@ func verbs() map[string]verb {
 			return limitertest.Second(w.Client.TakeAll(ctx, w.claims(three{2, 4, 1})...))
 		}),
 		"TryAcquire of all, after a refusal": afterRefusal(asks(0, []int64{10}, try(10)...)),
-		"Config":                             reads(lua.Config, limitertest.Hourly(10), func(ctx context.Context, w *bundle) (any, error) { return w.Config(ctx) }),
-		"AvailablePermits":                   reads(lua.Available, int64(8), func(ctx context.Context, w *bundle) (any, error) { return w.AvailablePermits(ctx) }),
-		"Exists":                             reads(lua.Command, true, func(ctx context.Context, w *bundle) (any, error) { return w.Exists(ctx) }),
-		"TTL": reads(lua.Command, false, func(ctx context.Context, w *bundle) (any, error) {
-			_, expires, err := w.TTL(ctx)
-			return expires, err
-		}),
-		"Peek": reads(lua.Peek, int64(8), func(ctx context.Context, w *bundle) (any, error) {
-			d, err := w.Peek(ctx, 0)
-			return d.Remaining, err
-		}),
 	}
 	for name, c := range settleCases {
 		all[name] = c.settles()
@@ -125,7 +115,7 @@ func verbs() map[string]verb {
 	for name, c := range renewCases {
 		all[name] = c.renews()
 	}
-	for name := range limitertest.Operations {
+	for name := range limitertest.Verbs {
 		all["operation "+name] = operates(name)
 	}
 	return all
@@ -481,20 +471,9 @@ func migrates() verb {
 	}
 }
 
-// reads is a call that changes nothing.
-func reads(script *lua.Script, want any, call func(ctx context.Context, w *bundle) (any, error)) verb {
-	return verb{
-		scripts: []*lua.Script{script}, inUse: three{2}, brief: true,
-		do: func(t *testing.T, w *bundle) (three, error) {
-			got, err := call(t.Context(), w)
-			assert.Equal(t, want, got)
-			return three{}, err
-		},
-	}
-}
-
-// operates is a call of limitertest.Operations. It leaves what it leaves of another limiter that meets no faults.
+// operates is one of limitertest.Verbs. It is answered as by another limiter that meets no faults, and leaves what it leaves of that.
 func operates(name string) verb {
+	call := limitertest.Verbs[name]
 	return verb{
 		inUse: three{6}, once: !limitertest.Reads[name] && !limitertest.Acquires[name], brief: true,
 		open: func(t *testing.T, w *bundle) func() (three, error) {
@@ -512,13 +491,19 @@ func operates(name string) verb {
 			return func() (three, error) {
 				prepare(w.Other)
 				prepare(twin)
+				var told op.Answer
 				if w.runs {
-					require.NoError(t, limitertest.Operations[name](t.Context(), twin))
+					told = call.Do(t.Context(), twin)
+					require.NoError(t, told.Err)
 				}
 				want := w.look(t, twin)
 				w.Rate = want.rate
 				w.check = func(what string) { assert.Equal(t, want, w.look(t, w.RateLimiter), what) }
-				return three{want.inUse - 6}, limitertest.Operations[name](context.Background(), w.RateLimiter)
+				a := call.Do(context.Background(), w.RateLimiter)
+				if limitertest.Reads[name] && a.Err == nil {
+					assert.Equal(t, []any{told.OK, told.Free, told.Set}, []any{a.OK, a.Free, a.Set}, name)
+				}
+				return three{want.inUse - 6}, a.Err
 			}
 		},
 	}

@@ -67,6 +67,91 @@ func Soon(t testing.TB, over <-chan struct{}, what string) {
 	}
 }
 
+// An effect is what a call does to a limiter.
+type effect int
+
+const (
+	changes  effect = iota
+	reads           // it changes nothing, or nothing that matters
+	acquires        // it gives back what its caller went away from
+)
+
+// A Verb is a call of a limiter.
+type Verb struct {
+	Do func(ctx context.Context, l *rratelimiter.RateLimiter) op.Answer
+
+	effect effect
+}
+
+// Verbs are all calls of a limiter that go to Redis, by their names, with arguments that are in order. What they leave
+// behind beside the limiter is in its slot of a cluster. A new one is a row here.
+var Verbs = map[string]Verb{
+	"TryAcquire":          verb(acquires, op.Op{Name: op.Try, Permits: 1}),
+	"TryAcquire, waiting": verb(acquires, op.Op{Name: op.Try, Permits: 1, Timeout: time.Hour}),
+	"Acquire":             verb(acquires, op.Op{Name: op.Acquire, Permits: 1}),
+	"Take":                verb(acquires, op.Op{Name: op.Take, Permits: 1}),
+	"TakeUpTo":            verb(acquires, op.Op{Name: op.UpTo, Permits: 1}),
+	"Reserve":             {reserveAndSettle, acquires},
+	"Peek":                verb(reads, op.Op{Name: op.Peek, Permits: 1}),
+	"AvailablePermits":    verb(reads, op.Op{Name: op.Available}),
+	"Config":              verb(reads, op.Op{Name: op.Config}),
+	"TTL":                 verb(reads, op.Op{Name: op.TTL}),
+	"Exists":              verb(reads, op.Op{Name: op.Exists}),
+	"Release":             verb(changes, op.Op{Name: op.Release, Permits: 1}),
+	"Reset":               verb(changes, op.Op{Name: op.Reset}),
+	"TrySetRate":          verb(changes, op.Op{Name: op.TrySet, Config: Every(7, time.Hour)}),
+	"SetRate":             verb(changes, op.Op{Name: op.Set, Config: Every(7, time.Hour)}),
+	"UpdateRate":          verb(changes, op.Op{Name: op.Update, Config: Every(7, time.Hour), Keep: true}),
+	"Expire":              verb(changes, op.Op{Name: op.Expire, In: time.Hour}),
+	"ExpireAt":            verb(changes, op.Op{Name: op.ExpireAt, In: time.Hour}),
+	"ClearExpire":         verb(changes, op.Op{Name: op.ClearExpire}),
+	"Delete":              verb(changes, op.Op{Name: op.Delete}),
+	"Rename":              renames(changes, Besides),
+	"Rename, to its name": renames(reads, func(name string) string { return name }),
+}
+
+func verb(does effect, o op.Op) Verb {
+	return Verb{func(ctx context.Context, l *rratelimiter.RateLimiter) op.Answer { return o.Do(ctx, op.On(l)) }, does}
+}
+
+func renames(does effect, to func(name string) string) Verb {
+	return Verb{func(ctx context.Context, l *rratelimiter.RateLimiter) op.Answer {
+		return op.Op{Name: op.Rename, To: to(l.Name())}.Do(ctx, op.On(l))
+	}, does}
+}
+
+func reserveAndSettle(ctx context.Context, l *rratelimiter.RateLimiter) op.Answer {
+	a := op.Op{Name: op.Reserve, Permits: 1}.Do(ctx, op.On(l))
+	if a.Err == nil {
+		if a.Err = a.Reserved.Settle(ctx, 2); errors.Is(a.Err, rratelimiter.ErrClosed) {
+			a.Err = nil // in between
+		}
+	}
+	return a
+}
+
+// Operations are all Verbs, by what they fail with.
+var Operations = operations()
+
+func operations() map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+	all := map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{}
+	for name, v := range Verbs {
+		all[name] = func(ctx context.Context, l *rratelimiter.RateLimiter) error { return v.Do(ctx, l).Err }
+	}
+	return all
+}
+
+// Reads are those that change nothing, or nothing that matters, Acquires those that give back what their caller went away from.
+var Reads, Acquires = verbsThat(reads), verbsThat(acquires)
+
+func verbsThat(do effect) map[string]bool {
+	all := map[string]bool{}
+	for name, v := range Verbs {
+		all[name] = v.effect == do
+	}
+	return all
+}
+
 // A Call is of a limiter of 10 permits or more, by a Client. Its first part makes what it needs, as a reservation.
 type Call func(t testing.TB, c *rratelimiter.Client, l *rratelimiter.RateLimiter) func(ctx context.Context) error
 
@@ -162,12 +247,14 @@ func ReserveFor(permits int64, opts ...rratelimiter.ReserveOption) Request {
 // A Change is what a program may do to a limiter beside taking permits.
 type Change func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error
 
-// Release gives permits back.
-func Release(permits int64) Change {
+func change(o op.Op) Change {
 	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return l.Release(ctx, permits)
+		return o.Do(ctx, op.On(l)).Err
 	}
 }
+
+// Release gives permits back.
+func Release(permits int64) Change { return change(op.Op{Name: op.Release, Permits: permits}) }
 
 // SetRate sets that rate.
 func SetRate(cfg rratelimiter.Config, opts ...rratelimiter.RateOption) Change {
@@ -189,11 +276,7 @@ func Delete(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLim
 }
 
 // Expire lets a limiter live no longer than that.
-func Expire(in time.Duration) Change {
-	return func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return Second(l.Expire(ctx, in))
-	}
-}
+func Expire(in time.Duration) Change { return change(op.Op{Name: op.Expire, In: in}) }
 
 // Rename is the Change that gives a limiter another name, by Besides.
 func Rename(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
-	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
-	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -179,53 +177,6 @@ func TakeOnce(t testing.TB, rdb redistest.Client, name string, cfg rratelimiter.
 	ok, err := client.RateLimiter(name, rratelimiter.WithDefault(cfg)).TryAcquire(t.Context(), permits, 0)
 	require.NoError(t, err)
 	require.True(t, ok)
-}
-
-// Operations are all calls of a limiter that go to Redis, with arguments that are in
-// order. What they leave behind beside the limiter is in its slot of a cluster.
-var Operations = operations()
-
-func operations() map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-	all := map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
-		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-			r, err := l.Reserve(ctx, 1, 0)
-			if err != nil {
-				return err
-			}
-			if err = r.Settle(ctx, 2); errors.Is(err, rratelimiter.ErrClosed) {
-				return nil // in between
-			}
-			return err
-		},
-		"ExpireAt": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-			return Second(l.ExpireAt(ctx, time.Now().Add(time.Hour)))
-		},
-		"Rename":              func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, Besides(l.Name())) },
-		"Rename, to its name": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Rename(ctx, l.Name()) },
-	}
-	for _, o := range []op.Op{
-		{Name: op.Try, Permits: 1}, {Name: op.Try, Permits: 1, Timeout: time.Hour}, {Name: op.Acquire, Permits: 1},
-		{Name: op.Take, Permits: 1}, {Name: op.Peek, Permits: 1}, {Name: op.UpTo, Permits: 1},
-		{Name: op.Release, Permits: 1}, {Name: op.Reset}, {Name: op.Available},
-		{Name: op.TrySet, Config: Every(7, time.Hour)}, {Name: op.Set, Config: Every(7, time.Hour)},
-		{Name: op.Config}, {Name: op.Expire, In: time.Hour}, {Name: op.ClearExpire}, {Name: op.TTL}, {Name: op.Exists}, {Name: op.Delete},
-	} {
-		all[o.Title()] = func(ctx context.Context, l *rratelimiter.RateLimiter) error { return o.Do(ctx, op.On(l)).Err }
-	}
-	all["UpdateRate"] = func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-		return Second(l.UpdateRate(ctx, Every(7, time.Hour), rratelimiter.KeepState()))
-	}
-	return all
-}
-
-// Reads are those of Operations that change nothing, or nothing that matters.
-var Reads = map[string]bool{
-	"Peek": true, "AvailablePermits": true, "Config": true, "TTL": true, "Exists": true, "Rename, to its name": true,
-}
-
-// Acquires are those that give back what their caller went away from.
-var Acquires = map[string]bool{
-	"TryAcquire": true, "TryAcquire, waiting": true, "Acquire": true, "Take": true, "TakeUpTo": true, "Reserve": true,
 }
 
 // Second returns the error of a call of which nothing else matters.

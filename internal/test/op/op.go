@@ -55,8 +55,7 @@ type Op struct {
 	Lasts   time.Duration       `json:"lasts,omitempty"`   // with For
 	Hold    time.Duration       `json:"hold,omitempty"`    // of what is reserved
 	Used    int64               `json:"used,omitempty"`    // by a Settle of the Permits that were reserved
-	In      time.Duration       `json:"in,omitempty"`      // of Expire
-	At      time.Time           `json:"at,omitzero"`       // of ExpireAt
+	In      time.Duration       `json:"in,omitempty"`      // of Expire, and from now on of ExpireAt
 	To      string              `json:"to,omitempty"`      // of Rename
 }
 
@@ -210,7 +209,7 @@ func (o Op) change(ctx context.Context, h Handle, a *Answer) (err error) {
 	case Expire:
 		a.OK, err = h.Expire(ctx, o.In)
 	case ExpireAt:
-		a.OK, err = h.ExpireAt(ctx, o.At)
+		a.OK, err = h.ExpireAt(ctx, time.Now().Add(o.In))
 	case ClearExpire:
 		a.OK, err = h.ClearExpire(ctx)
 	case TTL:
