@@ -141,8 +141,11 @@ func operations() map[string]func(ctx context.Context, l *rratelimiter.RateLimit
 	return all
 }
 
-// Reads are those that change nothing, or nothing that matters, Acquires those that give back what their caller went away from.
-var Reads, Acquires = verbsThat(reads), verbsThat(acquires)
+// Reads are those that change nothing, or nothing that matters.
+var Reads = verbsThat(reads)
+
+// Acquires are those that give back what their caller went away from.
+var Acquires = verbsThat(acquires)
 
 func verbsThat(do effect) map[string]bool {
 	all := map[string]bool{}
