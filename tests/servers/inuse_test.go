@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -105,47 +106,34 @@ func gather(
 // call makes one random call.
 func (c *party) call(t *testing.T) {
 	t.Helper()
-	ctx := t.Context()
-	permits := 1 + rand.Int64N(3)
-	var (
-		ok, left bool
-		answered = true
-		err      error
-	)
+	ctx, o := t.Context(), op.Op{Name: op.Try, Permits: 1 + rand.Int64N(3)}
 	switch what := rand.IntN(7); {
-	case what < 3 && !c.keeps && c.put(permits):
-		err = c.limiter.Release(ctx, permits)
-		if err != nil && !errors.Is(err, rratelimiter.ErrUnknownOutcome) {
-			ok = true // they are held still
-		}
+	case what < 3 && !c.keeps && c.put(o.Permits):
+		o.Name = op.Release
 	case what == 3:
-		ok, err = c.limiter.TryAcquire(ctx, permits, time.Duration(rand.IntN(60))*time.Millisecond)
-		answered = ok // else its time was over, perhaps before anybody was asked
-		// What it is granted late goes back, unless another Client's Release takes it for its own.
-		left = errors.Is(err, rratelimiter.ErrUnknownOutcome) || c.unmarked && !ok && err == nil
+		o.Timeout = time.Duration(rand.IntN(60)) * time.Millisecond
 	case what == 4 && c.leaves:
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
 		defer cancel()
-		err = c.limiter.Acquire(ctx, permits)
-		ok = err == nil
-		left = errors.Is(err, context.DeadlineExceeded)
+		o.Name = op.Acquire
 	case what == 5:
-		var d limit.Decision
-		d, err = c.limiter.Take(ctx, permits)
-		ok = d.Granted
-	default:
-		ok, err = c.limiter.TryAcquire(ctx, permits, 0)
+		o.Name = op.Take
 	}
+	a := o.Do(ctx, op.On(c.limiter))
+	unknown := errors.Is(a.Err, rratelimiter.ErrUnknownOutcome)
 	switch {
-	case left:
-		c.add(0, permits)
+	// What it is granted late goes back, unless another Client's Release takes it for its own.
+	case o.Name == op.Acquire && errors.Is(a.Err, context.DeadlineExceeded),
+		o.Timeout > 0 && (unknown || c.unmarked && !a.OK && a.Err == nil):
+		c.add(0, o.Permits)
 		return
-	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
-		c.add(0, permits)
-	case ok:
-		c.add(permits, 0)
+	case unknown:
+		c.add(0, o.Permits)
+	case a.OK != (o.Name == op.Release): // else they are held still, or no more
+		c.add(o.Permits, 0)
 	}
-	c.done(t, err, answered)
+	c.done(t, a.Err, a.OK || o.Timeout == 0) // else its time was over, perhaps before anybody was asked
 }
 
 func (c *party) add(held, perhaps int64) {
@@ -409,10 +397,10 @@ func TestResharding_CallDuringMoveChangesNothing(t *testing.T) {
 		move := cluster.StartMove(t, slot, otherMasters(t, cluster, slot, 3)[0])
 		refused := func(stage string) {
 			var wg sync.WaitGroup
-			for _, op := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Delete"} {
+			for _, name := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Delete"} {
 				wg.Go(func() {
-					err := limitertest.Operations[op](t.Context(), l)
-					assert.True(t, undecided(err), "%s, %s: %v", op, stage, err)
+					err := limitertest.Operations[name](t.Context(), l)
+					assert.True(t, undecided(err), "%s, %s: %v", name, stage, err)
 				})
 			}
 			wg.Wait()
