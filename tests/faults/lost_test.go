@@ -24,38 +24,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestAcquireWithoutAnyAnswer(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		action redistest.Action
-		held   three // each attempt that arrives counts once
-	}
-	limitertest.Each(t, map[string]row{
-		"dropped": {redistest.DropAnswer, three{3 + 2 + 2 + 4, 4, 4}},
-		"cut":     {redistest.Cut, three{}},
-	}, func(t *testing.T, tt row) {
-		w := newBundle(t, 20, "4.7.0")
-		w.OnScript(func(s *lua.Script, _ int) redistest.Action {
-			if s == lua.Acquire || s == lua.AcquireAll {
-				return tt.action
-			}
-			return redistest.Pass
-		})
-		ok, err := w.TryAcquire(t.Context(), 3, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
-		assert.False(t, ok)
-		require.ErrorIs(t, limitertest.Second(w.Take(t.Context(), 2)), rratelimiter.ErrUnknownOutcome)
-		require.ErrorIs(t, w.Acquire(t.Context(), 2), rratelimiter.ErrUnknownOutcome)
-		assert.LessOrEqual(t, w.Sent(lua.Acquire), 3*5)
-		require.ErrorIs(t, limitertest.Second(w.tryAll(t.Context(), 4, 0)), rratelimiter.ErrUnknownOutcome)
-		assert.LessOrEqual(t, w.Sent(lua.AcquireAll), 5)
-		w.checkAll(t, tt.held, "without an answer")
-
-		w.On(nil)
-		limitertest.MustAcquire(t, w.RateLimiter, 1)
-	})
-}
-
 func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)

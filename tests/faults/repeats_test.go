@@ -3,7 +3,6 @@ package faults_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -298,81 +297,43 @@ func TestTryAcquireAll_GoesOnAfterCancelledRelease(t *testing.T) {
 	})
 }
 
-// Releases without pause, and attempts without pause: neither holds up the other
-// for good, nor do callers who go away.
-func TestTryAcquireAll_TakesTurnsWithReleases(t *testing.T) {
-	t.Parallel()
-	w := newBundle(t, 10, "4.7.0")
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var others sync.WaitGroup
-	again := func(call func(ctx context.Context)) {
-		others.Go(func() {
-			for ctx.Err() == nil {
-				short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(2000))*time.Microsecond)
-				call(short)
-				cancel()
-			}
-		})
-	}
-	for i := range 4 {
-		again(func(ctx context.Context) { _ = w.own[i%3].Release(ctx, 1) })
-		again(func(ctx context.Context) { _, _ = w.tryAll(ctx, 1, 0) })
-	}
-	for range 50 {
-		require.NoError(t, limitertest.Second(w.tryAll(t.Context(), 1, 0)))
-		require.NoError(t, w.own[1].Release(t.Context(), 1))
-	}
-	stop()
-	others.Wait()
-	require.NoError(t, w.Client.Close(t.Context()))
-	w.Proxy.Settle(t)
-	for _, each := range w.each {
-		value, _ := limitertest.StoredValue(t, w.Redis, each.Keys.Value)
-		assert.EqualValues(t, 10, value+limitertest.InUse(t, w.Redis, each.Keys.Permits))
-	}
-}
-
 // A member to give back is found by its id if others have shrunk it, however many newer members
 // come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()
-	for name, come := range map[string]map[int]int{ // how many members come before each call; below 0: go
+	limitertest.Each(t, map[string]map[int]int{ // how many members come before each call; below 0: go
 		"behind few":           {1: 100},
 		"behind many":          {1: 1000},
 		"behind many that go":  {1: 1000, 2: -900},
 		"behind more and more": {1: 300, 2: 300, 3: 300},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWire(t, 2000, 0)
-			ctx, cancel := context.WithCancel(t.Context())
-			gone := make(chan struct{})
-			others := 0
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
-				switch s {
-				case lua.Acquire:
-					cancel()
-					<-gone
-				case lua.GiveBack:
-					if n == 1 {
-						assert.NoError(t, w.Other.Release(t.Context(), 2))
-					}
-					if come[n] < 0 {
-						w.NewestGo(t, int64(-come[n]))
-					} else if come[n] > 0 {
-						w.ManyRows(t, -time.Millisecond, come[n])
-					}
-					others += come[n]
+	}, func(t *testing.T, come map[int]int) {
+		w := newWire(t, 2000, 0)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan struct{})
+		others := 0
+		w.OnScript(func(s *lua.Script, n int) redistest.Action {
+			switch s {
+			case lua.Acquire:
+				cancel()
+				<-gone
+			case lua.GiveBack:
+				if n == 1 {
+					assert.NoError(t, w.Other.Release(t.Context(), 2))
 				}
-				return redistest.Pass
-			})
-			require.ErrorIs(t, limitertest.Second(w.TryAcquire(ctx, 5, 0)), context.Canceled)
-			close(gone)
-			require.NoError(t, w.Client.Close(t.Context()))
-			w.CheckHeld(t, int64(others), "given back")
+				if come[n] < 0 {
+					w.NewestGo(t, int64(-come[n]))
+				} else if come[n] > 0 {
+					w.ManyRows(t, -time.Millisecond, come[n])
+				}
+				others += come[n]
+			}
+			return redistest.Pass
 		})
-	}
+		require.ErrorIs(t, limitertest.Second(w.TryAcquire(ctx, 5, 0)), context.Canceled)
+		close(gone)
+		require.NoError(t, w.Client.Close(t.Context()))
+		w.CheckHeld(t, int64(others), "given back")
+	})
 }
 
 // A Release that comes after a give-back whose answer was lost does not meet it half way.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -37,42 +38,39 @@ func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, dire
 func TestProxyInAPipeline(t *testing.T) {
 	t.Parallel()
 	// Three commands in one write; the action is for the second.
-	tests := map[string]struct {
+	type row struct {
 		action  redistest.Action
 		answers []int64
 		ran     string
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"Cut":        {redistest.Cut, []int64{1, 0, 0}, "1"},
 		"DropAnswer": {redistest.DropAnswer, []int64{1, 0, 0}, "2"},
 		"Swallow":    {redistest.Swallow, []int64{1, 0, 0}, "3"},
 		"Duplicate":  {redistest.Duplicate, []int64{1, 2, 4}, "4"},
 		"Pass":       {redistest.Pass.After(10 * time.Millisecond), []int64{1, 2, 3}, "3"},
 		"Late":       {redistest.Late.After(10 * time.Millisecond), []int64{1, 2, 3}, "3"},
-	}
-	for what, test := range tests {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client) {
-				ctx, name := t.Context(), redistest.Name(t)
-				p.OnCommand(redistest.Nth(2, name, test.action))
-				cmds, _ := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-					for range 3 {
-						pipe.Incr(ctx, name)
-					}
-					return nil
-				})
-				var answers []int64
-				for _, cmd := range cmds {
-					// When one answer fails, go-redis gives its error to all
-					// commands; the value shows which were answered.
-					answers = append(answers, cmd.(*redis.IntCmd).Val())
+	}, func(t *testing.T, test row) {
+		proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client) {
+			ctx, name := t.Context(), redistest.Name(t)
+			p.OnCommand(redistest.Nth(2, name, test.action))
+			cmds, _ := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+				for range 3 {
+					pipe.Incr(ctx, name)
 				}
-				assert.Equal(t, test.answers, answers)
-				p.Settle(t)
-				assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
+				return nil
 			})
+			var answers []int64
+			for _, cmd := range cmds {
+				// When one answer fails, go-redis gives its error to all
+				// commands; the value shows which were answered.
+				answers = append(answers, cmd.(*redis.IntCmd).Val())
+			}
+			assert.Equal(t, test.answers, answers)
+			p.Settle(t)
+			assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
 		})
-	}
+	})
 }
 
 // A fair client gives up what an action keeps back, and nothing else.
@@ -149,20 +147,6 @@ func TestStepping(t *testing.T) {
 			assert.WithinDuration(t, start.Add(12*time.Second), rdb.Time(ctx).Val(), 0)
 			step(50 * time.Second)
 			assert.Equal(t, []string{"stays"}, rdb.Keys(ctx, "*").Val())
-		})
-	}
-}
-
-func TestVirtualOnEachRelease(t *testing.T) {
-	t.Parallel()
-	for _, v := range redistest.Versions() {
-		t.Run(string(v), func(t *testing.T) {
-			t.Parallel()
-			redistest.StartServer(t, v)
-			cmd := asChild(t, "TestVirtual", "RRL_ENGINE=server", "RRL_TOPOLOGY=", "RRL_REDIS_SERVER="+string(v))
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			assert.Contains(t, string(out), "--- PASS: TestVirtual ")
 		})
 	}
 }

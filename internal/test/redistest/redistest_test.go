@@ -7,10 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -79,10 +78,11 @@ func TestChild(t *testing.T) {
 func TestWithoutAServer(t *testing.T) {
 	t.Parallel()
 	const notes, note = "noted before\n", "no redis-server: neither $RRL_REDIS_SERVER, .cache/bin nor $PATH has one (scripts/install-redis.sh installs it)\n"
-	for how, want := range map[string]struct {
+	type row struct {
 		env        []string
 		text, said string
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"skip":        {[]string{"RRL_NO_SKIP="}, "--- SKIP: TestTopology", notes + note},
 		"fail":        {[]string{"RRL_NO_SKIP=1"}, "--- FAIL: TestTopology", notes},
 		"wrong place": {[]string{"RRL_NO_SKIP=", "RRL_REDIS_SERVER=/nonexistent"}, "--- FAIL: TestTopology", notes},
@@ -90,21 +90,18 @@ func TestWithoutAServer(t *testing.T) {
 			[]string{"RRL_TOPOLOGY=moon"},
 			`RRL_TOPOLOGY is "moon" and should be one of [single resp2 tls acl tls-acl sentinel cluster ring]`, notes,
 		},
-	} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			log := filepath.Join(t.TempDir(), "log")
-			require.NoError(t, os.WriteFile(log, []byte(notes), 0o600))
-			env := []string{"RRL_TOPOLOGY=", "RRL_SKIP_LOG=" + log, "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}
-			cmd := asChild(t, "TestTopology", append(env, want.env...)...)
-			cmd.Dir = t.TempDir()
-			out, _ := cmd.CombinedOutput()
-			assert.Contains(t, string(out), want.text)
-			said, err := os.ReadFile(log)
-			require.NoError(t, err)
-			assert.Equal(t, want.said, string(said))
-		})
-	}
+	}, func(t *testing.T, want row) {
+		log := filepath.Join(t.TempDir(), "log")
+		require.NoError(t, os.WriteFile(log, []byte(notes), 0o600))
+		env := []string{"RRL_TOPOLOGY=", "RRL_SKIP_LOG=" + log, "RRL_REDIS_SERVER=", "PATH=" + t.TempDir()}
+		cmd := asChild(t, "TestTopology", append(env, want.env...)...)
+		cmd.Dir = t.TempDir()
+		out, _ := cmd.CombinedOutput()
+		assert.Contains(t, string(out), want.text)
+		said, err := os.ReadFile(log)
+		require.NoError(t, err)
+		assert.Equal(t, want.said, string(said))
+	})
 }
 
 func listens(addr string) bool {
@@ -171,27 +168,4 @@ func TestTopology(t *testing.T) {
 	case redistest.RingOfMany:
 		assert.IsType(t, (*redis.Ring)(nil), rdb)
 	}
-}
-
-func TestSlotsThatMoveAtOnceKeepTheirKeys(t *testing.T) {
-	t.Parallel()
-	c := redistest.StartCluster(t, 3, 0)
-	rdb := c.Client(t, nil)
-	var wg sync.WaitGroup
-	for i := range 8 {
-		key := fmt.Sprint(i)
-		require.NoError(t, rdb.Set(t.Context(), key, i, 0).Err())
-		wg.Go(func() {
-			slot := c.Slot(t, key)
-			for n := range 20 {
-				from, _ := c.Owner(t, slot)
-				next := (slices.Index(c.Nodes(), from) + 1 + n%2) % 3
-				move := c.StartMove(t, slot, c.Nodes()[next])
-				move.MoveKeys(t)
-				move.Finish(t)
-				assert.EqualValues(t, 1, rdb.Exists(t.Context(), key).Val(), "key %s after move %d", key, n+1)
-			}
-		})
-	}
-	wg.Wait()
 }
