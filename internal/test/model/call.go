@@ -38,6 +38,22 @@ type Op struct {
 // PermitsOf returns how many permits are asked of the limiter at that place, 0 being the one it is called on.
 func (op Op) PermitsOf(place int) int64 { return op.Permits + int64(place)*op.More }
 
+// end returns the end that an expire or expireAt sets.
+func (op Op) end(c *Call) int64 {
+	if op.Do == "expireAt" {
+		return c.after(op.At)
+	}
+	return c.after(op.TTL)
+}
+
+// set returns the answer once a rate is set.
+func (op Op) set() Answer {
+	if op.Do == "updateRate" {
+		return Say(true)
+	}
+	return Say("done")
+}
+
 // Few is a list. In JSON the only element of one stands for the list.
 type Few[E any] []E
 
@@ -139,10 +155,6 @@ type Call struct {
 
 // A Possible is what an operation may do; false if the case is not given.
 type Possible func(*Call) (Answer, bool)
-
-func only(f func(*Call) Answer) []Possible {
-	return []Possible{func(c *Call) (Answer, bool) { return f(c), true }}
-}
 
 // Pair returns the keys in use, by the limiter's type.
 func (c *Call) Pair() *Pair { return c.pairOf(c.Config["type"]) }

@@ -11,82 +11,96 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
-	"github.com/rratelimiter/rratelimiter/limit"
+	calls "github.com/rratelimiter/rratelimiter/internal/test/op"
 )
+
+const ms = time.Millisecond
+
+// names are the operations that are one call each.
+var names = map[string]calls.Name{
+	"tryAcquire": calls.Try, "withDefault": calls.Try, "acquireAll": calls.All, "take": calls.Take, "reserve": calls.Reserve, "peek": calls.Peek,
+	"takeUpTo": calls.UpTo, "reset": calls.Reset, "release": calls.Release, "availablePermits": calls.Available,
+	"trySetRate": calls.TrySet, "setRate": calls.Set, "setRateArgs": calls.Set, "updateRate": calls.Update, "getConfig": calls.Config,
+	"expire": calls.Expire, "expireAt": calls.ExpireAt, "clearExpire": calls.ClearExpire, "ttl": calls.TTL, "exists": calls.Exists,
+	"delete": calls.Delete, "rename": calls.Rename,
+}
 
 // Do has a Client's handle do an operation, now being base, and returns what it says. Handles must be WithExact, since the model
 // merges nothing.
 func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
-	switch n := op.Permits; op.Do {
-	case "tryAcquire":
-		return Says(l.TryAcquire(ctx, n, 0))
-	case "withDefault":
-		return Says(client.RateLimiter(l.Name(), rratelimiter.WithDefault(op.Rate.Public()), rratelimiter.WithExact()).TryAcquire(ctx, n, 0))
-	case "wait":
-		// A waiting caller asks at times that are drawn. To know when limiters were last asked, and so
-		// how long they live, one that was refused asks once more.
-		granted, err := op.acquire(ctx, client, l, time.Duration(op.TTL)*time.Millisecond)
-		if err == nil && !granted {
-			_, _ = op.acquire(ctx, client, l, 0)
-		}
-		return Says(granted, err)
-	case "acquireAll":
-		return Says(op.acquireAll(ctx, client, l, 0))
-	case "take":
-		d, err := l.Take(ctx, n)
-		return saysDecision(d, err)
-	case "reserve":
-		r, err := l.Reserve(ctx, n, 0, rratelimiter.Hold(time.Duration(op.Hold)*time.Millisecond))
-		if err != nil {
-			return Says(nil, err)
-		}
-		return saysDecision(r.Decision, nil)
-	case "peek":
-		d, err := l.Peek(ctx, n)
-		return saysDecision(d, err)
-	case "takeUpTo":
-		taken, d, err := l.TakeUpTo(ctx, n)
-		return saysDecision(d, err, taken)
-	case "reset":
-		return Says("done", l.Reset(ctx))
-	case "release":
-		return Says("done", l.Release(ctx, n))
+	switch op.Do {
 	case "settle":
 		return Says("done", op.Settle(ctx, l))
-	case "availablePermits":
-		return Says(l.AvailablePermits(ctx))
-	case "trySetRate":
-		return Says(l.TrySetRate(ctx, op.Rate.Public()))
-	case "setRate", "setRateArgs":
-		return Says("done", l.SetRate(ctx, op.Rate.Public(), op.keepState()...))
-	case "updateRate":
-		return Says(l.UpdateRate(ctx, op.Rate.Public(), op.keepState()...))
-	case "getConfig":
-		cfg, err := l.Config(ctx)
-		return Says(fmt.Sprint(cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()), err)
-	case "expire":
-		return Says(l.Expire(ctx, time.Duration(op.TTL)*time.Millisecond))
-	case "expireAt":
-		return Says(l.ExpireAt(ctx, time.UnixMilli(base+op.At)))
-	case "clearExpire":
-		return Says(l.ClearExpire(ctx))
-	case "ttl":
-		left, err := TTL(l.TTL(ctx))
-		return SayTTL(left, problem(err))
-	case "exists":
-		return Says(l.Exists(ctx))
-	case "delete":
-		return Says(l.Delete(ctx))
-	case "rename":
-		return Says("done", l.Rename(ctx, op.To[0]))
+	case "wait":
+		if op.Do = "tryAcquire"; len(op.To) > 0 {
+			op.Do = "acquireAll"
+		}
+		// A waiting caller asks at times that are drawn. To know when limiters were last asked, and so
+		// how long they live, one that was refused asks once more.
+		a := op.call(ctx, client, l, base, time.Duration(op.TTL)*ms)
+		if a.Err == nil && !a.OK {
+			op.call(ctx, client, l, base, 0)
+		}
+		return op.says(a)
 	}
-	panic("no operation: " + op.Do)
+	return op.says(op.call(ctx, client, l, base, 0))
+}
+
+// call makes the call that the operation is.
+func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, base int64, timeout time.Duration) calls.Answer {
+	call := calls.Op{
+		Name: names[op.Do], Permits: op.Permits, Timeout: timeout, Keep: op.Keep, Hold: time.Duration(op.Hold) * ms,
+		In: time.Duration(op.TTL) * ms, At: time.UnixMilli(base + op.At),
+	}
+	opts := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
+	if op.Rate != nil {
+		call.Config = op.Rate.Public()
+		opts = append(opts, rratelimiter.WithDefault(call.Config))
+	}
+	on := calls.Handle{RateLimiter: l, Client: client}
+	switch op.Do {
+	case "withDefault":
+		on.RateLimiter = client.RateLimiter(l.Name(), opts...)
+	case "rename":
+		call.To = op.To[0]
+	case "acquireAll":
+		for i, name := range append([]string{l.Name()}, op.To...) {
+			on.Claims = append(on.Claims, client.RateLimiter(name, opts...).Claim(op.PermitsOf(i)))
+		}
+	}
+	return call.Do(ctx, on)
+}
+
+// says returns what the answer of the call says.
+func (op Op) says(a calls.Answer) Answer {
+	if op.Do == "ttl" {
+		left, err := TTL(a.Left, a.OK, a.Err)
+		return SayTTL(left, problem(err))
+	}
+	if a.Err != nil {
+		return Say(problem(a.Err))
+	}
+	said := []any{a.OK, a.Limit, a.Free}
+	switch op.Do {
+	case "takeUpTo":
+		said = append([]any{a.Taken}, said...)
+	case "take", "reserve", "peek":
+	case "reset", "release", "setRate", "setRateArgs", "rename":
+		return Say("done")
+	case "availablePermits":
+		return Say(a.Free)
+	case "getConfig":
+		return Say(fmt.Sprint(a.Set.Type, a.Set.Rate, a.Set.Interval.Milliseconds(), a.Set.KeepAlive.Milliseconds()))
+	default:
+		return Say(a.OK)
+	}
+	return Say(said...).With(a.Wait.Milliseconds(), a.Reset.Milliseconds())
 }
 
 // Settle settles a row as if it were a reservation.
 func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 	behind, _ := door.Behind[engine.Behind](l)
-	member, ms := redisson.WithPermits([]byte(op.Row.Member), op.Permits), time.Millisecond
+	member := redisson.WithPermits([]byte(op.Row.Member), op.Permits)
 	at := time.Now().Add(-time.Duration(op.age()) * ms)
 	var a decide.Answer
 	hold := engine.Hold{Early: time.Duration(op.Early) * ms, At: at.UnixMilli()}
@@ -96,40 +110,6 @@ func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 
 // age is how long ago the reserved row was granted.
 func (op Op) age() int64 { return max(0, -op.Row.At-op.Early) }
-
-// acquire takes permits of the limiters of a "wait".
-func (op Op) acquire(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
-	if len(op.To) == 0 {
-		return l.TryAcquire(ctx, op.Permits, timeout)
-	}
-	return op.acquireAll(ctx, client, l, timeout)
-}
-
-func (op Op) acquireAll(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, timeout time.Duration) (bool, error) {
-	opts := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
-	if op.Rate != nil {
-		opts = append(opts, rratelimiter.WithDefault(op.Rate.Public()))
-	}
-	claims := []rratelimiter.Claim{client.RateLimiter(l.Name(), opts...).Claim(op.Permits)}
-	for i, name := range op.To {
-		claims = append(claims, client.RateLimiter(name, opts...).Claim(op.PermitsOf(i+1)))
-	}
-	return client.TryAcquireAll(ctx, timeout, claims...)
-}
-
-func saysDecision(d limit.Decision, err error, more ...any) Answer {
-	if err != nil {
-		return Says(nil, err)
-	}
-	return Say(append(more, d.Granted, d.Limit, d.Remaining)...).With(d.RetryAfter.Milliseconds(), d.ResetAfter.Milliseconds())
-}
-
-func (op Op) keepState() []rratelimiter.RateOption {
-	if op.Keep {
-		return []rratelimiter.RateOption{rratelimiter.KeepState()}
-	}
-	return nil
-}
 
 // TTL is a handle's TTL as Java tells it: -1 if the limiter does not expire, -2 if there
 // is none.

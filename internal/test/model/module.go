@@ -24,79 +24,51 @@ func Beside(oldest *Release) *Module {
 	}
 }
 
+// moduleDoes are the operations that have one outcome.
+var moduleDoes = map[string]func(m *Module, c *Call, op Op) Answer{
+	"peek":             (*Module).peek,
+	"reset":            func(_ *Module, c *Call, _ Op) Answer { return reset(c) },
+	"release":          (*Module).release,
+	"settle":           (*Module).settleRow,
+	"availablePermits": (*Module).availablePermits,
+	"trySetRate":       (*Module).trySetRate,
+	"setRate":          (*Module).setRate,
+	"setRateArgs":      (*Module).setRate,
+	"updateRate":       (*Module).setRate,
+	"getConfig":        func(_ *Module, c *Call, _ Op) Answer { return moduleConfig(c) },
+	"expire":           (*Module).expire,
+	"expireAt":         (*Module).expire,
+	"clearExpire":      (*Module).clearExpire,
+	"ttl":              func(_ *Module, c *Call, _ Op) Answer { return ttl(c) },
+	"exists":           func(_ *Module, c *Call, _ Op) Answer { return exists(c) },
+	"delete":           func(_ *Module, c *Call, _ Op) Answer { return remove(c) },
+	"rename":           func(_ *Module, c *Call, _ Op) Answer { return rename(c) },
+}
+
 // may returns what an operation may do. What has run out may stay while the value suffices.
 // A handle of long standing may overlook leaked permits: one that has just been made looks
 // for them when it is refused, one that did so less than an interval ago does not.
 func (m *Module) may(op Op) []Possible {
-	n, rate := op.Permits, op.Rate
 	switch op.Do {
 	case "tryAcquire":
-		return m.mayAcquire(n, nil, !op.Held)
+		return m.mayAcquire(op.Permits, nil, !op.Held)
 	case "withDefault":
-		return m.mayAcquire(n, rate, true)
+		return m.mayAcquire(op.Permits, op.Rate, true)
 	case "acquireAll":
 		switch {
-		case m.windowed && n > 0:
-			return only(func(*Call) Answer { return Say(Unsupported) })
+		case m.windowed && op.Permits > 0:
+			return []Possible{func(*Call) (Answer, bool) { return Say(Unsupported), true }}
 		case len(op.To) > 0:
 			return m.mayAll(op)
 		}
-		return m.mayAcquire(n, rate, false)
-	case "take":
+		return m.mayAcquire(op.Permits, op.Rate, false)
+	case "take", "takeUpTo", "reserve":
 		return []Possible{
-			func(c *Call) (Answer, bool) { return m.decision(c, n, false, true), true },
-			func(c *Call) (Answer, bool) { return m.decision(c, n, false, false), op.Held },
+			func(c *Call) (Answer, bool) { return m.decides(c, op, true), true },
+			func(c *Call) (Answer, bool) { return m.decides(c, op, false), op.Held },
 		}
-	case "reserve":
-		return []Possible{
-			func(c *Call) (Answer, bool) { return m.reserve(c, op, true), true },
-			func(c *Call) (Answer, bool) { return m.reserve(c, op, false), op.Held },
-		}
-	case "peek":
-		return only(func(c *Call) Answer {
-			on := &Call{State: c.Clone(), Who: c.Who, Now: c.Now}
-			if n == 0 {
-				return m.free(on)
-			}
-			return m.decision(on, n, false, true)
-		})
-	case "takeUpTo":
-		return []Possible{
-			func(c *Call) (Answer, bool) { return m.decision(c, n, true, true), true },
-			func(c *Call) (Answer, bool) { return m.decision(c, n, true, false), op.Held },
-		}
-	case "reset":
-		return only(reset)
-	case "release":
-		return only(func(c *Call) Answer { return m.release(c, n) })
-	case "settle":
-		return only(func(c *Call) Answer { return m.settleRow(c, op) })
-	case "availablePermits":
-		return only(m.availablePermits)
-	case "trySetRate":
-		return only(func(c *Call) Answer { return m.trySetRate(c, rate) })
-	case "setRate", "setRateArgs":
-		return only(func(c *Call) Answer { return m.setRate(c, rate, op.Keep, false) })
-	case "updateRate":
-		return only(func(c *Call) Answer { return m.setRate(c, rate, op.Keep, true) })
-	case "getConfig":
-		return only(moduleConfig)
-	case "expire":
-		return only(func(c *Call) Answer { return m.expire(c, c.after(op.TTL)) })
-	case "expireAt":
-		return only(func(c *Call) Answer { return m.expire(c, c.after(op.At)) })
-	case "clearExpire":
-		return only(m.clearExpire)
-	case "ttl":
-		return only(ttl)
-	case "exists":
-		return only(exists)
-	case "delete":
-		return only(remove)
-	case "rename":
-		return only(rename)
 	}
-	return nil
+	return []Possible{func(c *Call) (Answer, bool) { return moduleDoes[op.Do](m, c, op), true }}
 }
 
 func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
@@ -308,7 +280,7 @@ func (m *Module) recount(c *Call) {
 	}
 }
 
-func (m *Module) availablePermits(c *Call) Answer {
+func (m *Module) availablePermits(c *Call, _ Op) Answer {
 	if c.Config == nil {
 		return Say(NotInitialized)
 	}

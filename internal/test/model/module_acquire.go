@@ -143,13 +143,24 @@ func (m *Module) decision(c *Call, permits int64, upTo, audit bool) Answer {
 	return Say(append(said, granted, c.Rate(), max(0, u.free))...).With(retry, reset)
 }
 
-// reserve is Reserve with a Hold.
-func (m *Module) reserve(c *Call, op Op, audit bool) Answer {
-	if m.windowed && op.Permits > 0 {
-		return Say(Unsupported)
+// decides is Take, TakeUpTo or Reserve with a Hold.
+func (m *Module) decides(c *Call, op Op, audit bool) Answer {
+	if op.Do == "reserve" {
+		if m.windowed && op.Permits > 0 {
+			return Say(Unsupported)
+		}
+		c.early = max(0, c.Interval()-op.Hold)
 	}
-	c.early = max(0, c.Interval()-op.Hold)
-	return m.decision(c, op.Permits, false, audit)
+	return m.decision(c, op.Permits, op.Do == "takeUpTo", audit)
+}
+
+// peek leaves all as it is.
+func (m *Module) peek(c *Call, op Op) Answer {
+	on := &Call{State: c.Clone(), Who: c.Who, Now: c.Now}
+	if op.Permits == 0 {
+		return m.free(on)
+	}
+	return m.decision(on, op.Permits, false, true)
 }
 
 // free is Peek of no permits: what is free, and when all will be.

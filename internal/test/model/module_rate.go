@@ -2,31 +2,27 @@ package model
 
 // What the module does to a limiter's configuration, and to its end.
 
-func (m *Module) trySetRate(c *Call, rate *Rate) Answer {
+func (m *Module) trySetRate(c *Call, op Op) Answer {
 	if c.Config != nil {
 		// trySetRate=false adds keepAliveTime to an older limiter.
 		return Say(false)
 	}
-	c.setConfig(rate)
+	c.setConfig(op.Rate)
 	m.recount(c)
 	m.newEnd(c, m.isWindow(c, c.Pair()))
 	return Say(true)
 }
 
-// setRate is SetRate, or UpdateRate with updateOnly.
-func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer {
-	if keepState && m.windowed {
+// setRate is SetRate or UpdateRate.
+func (m *Module) setRate(c *Call, op Op) Answer {
+	if op.Keep && m.windowed {
 		return Say(Unsupported)
 	}
-	set := Say("done")
-	if updateOnly {
-		set = Say(true)
-	}
-	lost := c.Config == nil
-	if updateOnly && lost {
+	rate, lost := op.Rate, c.Config == nil
+	if lost && op.Do == "updateRate" {
 		return Say(false)
 	}
-	kept := keepState && (lost || c.Config["type"] == rate.Type)
+	kept := op.Keep && (lost || c.Config["type"] == rate.Type)
 	oldRate := c.Rate()
 	c.setConfig(rate)
 	if !kept {
@@ -39,7 +35,7 @@ func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer
 		for _, p := range c.own() {
 			p.Del()
 		}
-		return set
+		return op.set()
 	}
 	p := c.Pair()
 	if lost {
@@ -59,7 +55,7 @@ func (m *Module) setRate(c *Call, rate *Rate, keepState, updateOnly bool) Answer
 		}
 	}
 	m.newEnd(c, m.isWindow(c, p))
-	return set
+	return op.set()
 }
 
 func moduleConfig(c *Call) Answer {
@@ -71,8 +67,8 @@ func moduleConfig(c *Call) Answer {
 
 // expire sets the end of all keys; a window keeps its own. PER_CLIENT: keys of
 // clients that are gone stay as long as the limiter.
-func (m *Module) expire(c *Call, end int64) Answer {
-	there := c.Config != nil
+func (m *Module) expire(c *Call, op Op) Answer {
+	there, end := c.Config != nil, op.end(c)
 	shared, own := c.Pairs[""], c.Pairs[c.Who.ID]
 	ends := map[*Pair]int64{shared: end, own: end}
 	windows := make(map[*Pair]bool)
@@ -107,7 +103,7 @@ func (m *Module) endKept(c *Call, window bool) {
 
 // clearExpire takes the limiter's end away. PER_CLIENT: keys of clients that are
 // gone stay for ever.
-func (m *Module) clearExpire(c *Call) Answer {
+func (m *Module) clearExpire(c *Call, _ Op) Answer {
 	shared, own := c.Pairs[""], c.Pairs[c.Who.ID]
 	window, ownWindow := m.isWindow(c, shared), m.isWindow(c, own)
 	had := c.ConfigEnd != 0 || shared.RowsEnd != 0 || !window && shared.ValueEnd != 0

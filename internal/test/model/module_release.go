@@ -2,7 +2,8 @@ package model
 
 import "slices"
 
-func (m *Module) release(c *Call, permits int64) Answer {
+func (m *Module) release(c *Call, op Op) Answer {
+	permits := op.Permits
 	switch {
 	case permits < 0:
 		return Say(Illegal)

@@ -5,42 +5,28 @@ import (
 	"strconv"
 )
 
-// may returns what an operation does, defects included.
+// releaseDoes are the operations, defects included.
+var releaseDoes = map[string]func(r *Release, c *Call, op Op) Answer{
+	"tryAcquire":        (*Release).tryAcquire,
+	"tryAcquireTimeout": (*Release).tryAcquire,
+	"release":           (*Release).release,
+	"availablePermits":  (*Release).availablePermits,
+	"trySetRate":        (*Release).trySetRate,
+	"setRate":           (*Release).setRate,
+	"setRateArgs":       (*Release).setRateArgs,
+	"updateRate":        (*Release).setRateArgs,
+	"getConfig":         (*Release).getConfig,
+	"expire":            (*Release).expire,
+	"expireAt":          (*Release).expire,
+	"clearExpire":       (*Release).clearExpire,
+	"ttl":               func(_ *Release, c *Call, _ Op) Answer { return ttl(c) },
+	"exists":            func(_ *Release, c *Call, _ Op) Answer { return exists(c) },
+	"delete":            (*Release).remove,
+	"unlink":            (*Release).unlink,
+}
+
 func (r *Release) may(op Op) []Possible {
-	n, rate := op.Permits, op.Rate
-	switch op.Do {
-	case "tryAcquire", "tryAcquireTimeout":
-		return only(func(c *Call) Answer { return r.tryAcquire(c, n) })
-	case "release":
-		return only(func(c *Call) Answer { return r.release(c, n) })
-	case "availablePermits":
-		return only(r.availablePermits)
-	case "trySetRate":
-		return only(func(c *Call) Answer { return r.trySetRate(c, rate) })
-	case "setRate":
-		return only(func(c *Call) Answer { return r.setRate(c, rate) })
-	case "setRateArgs":
-		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, false) })
-	case "updateRate":
-		return only(func(c *Call) Answer { return r.setRateArgs(c, rate, op.Keep, true) })
-	case "getConfig":
-		return only(r.getConfig)
-	case "expire":
-		return only(func(c *Call) Answer { return r.expire(c, c.after(op.TTL)) })
-	case "expireAt":
-		return only(func(c *Call) Answer { return r.expire(c, c.after(op.At)) })
-	case "clearExpire":
-		return only(r.clearExpire)
-	case "ttl":
-		return only(ttl)
-	case "exists":
-		return only(exists)
-	case "delete":
-		return only(r.remove)
-	case "unlink":
-		return only(r.unlink)
-	}
-	return nil
+	return []Possible{func(c *Call) (Answer, bool) { return releaseDoes[op.Do](r, c, op), true }}
 }
 
 // tail is what tryAcquire, release and a rate set with keepState do at their end.
@@ -53,11 +39,11 @@ func (r *Release) tail(c *Call) {
 	}
 }
 
-func (r *Release) tryAcquire(c *Call, permits int64) Answer {
+func (r *Release) tryAcquire(c *Call, op Op) Answer {
 	if c.Config == nil {
 		return Say(NotInitialized)
 	}
-	rate, p := c.Rate(), c.Pair()
+	permits, rate, p := op.Permits, c.Rate(), c.Pair()
 	if permits > rate && (r.LooksFirst || !p.HasValue) {
 		return Say(ExceedsRate)
 	}
@@ -152,7 +138,8 @@ func (r *Release) openWindow(c *Call) {
 	}
 }
 
-func (r *Release) release(c *Call, permits int64) Answer {
+func (r *Release) release(c *Call, op Op) Answer {
+	permits := op.Permits
 	switch {
 	case permits < 0:
 		return Say(Illegal)
@@ -187,7 +174,7 @@ func takeOff(p *Pair, permits int64) {
 	}
 }
 
-func (r *Release) availablePermits(c *Call) Answer {
+func (r *Release) availablePermits(c *Call, _ Op) Answer {
 	if c.Config == nil {
 		return Say(NotInitialized)
 	}
@@ -203,14 +190,14 @@ func (r *Release) availablePermits(c *Call) Answer {
 	return Say(p.Value)
 }
 
-func (r *Release) trySetRate(c *Call, cfg *Rate) Answer {
+func (r *Release) trySetRate(c *Call, op Op) Answer {
 	if c.Config != nil {
 		if _, ok := c.Config["keepAliveTime"]; !ok && r.KeepsAlive {
-			c.Config["keepAliveTime"] = strconv.FormatInt(cfg.KeepAlive, 10)
+			c.Config["keepAliveTime"] = strconv.FormatInt(op.Rate.KeepAlive, 10)
 		}
 		return Say(false)
 	}
-	r.store(c, cfg)
+	r.store(c, op.Rate)
 	return Say(true)
 }
 
@@ -230,23 +217,20 @@ func (r *Release) store(c *Call, cfg *Rate) {
 	}
 }
 
-func (r *Release) setRate(c *Call, cfg *Rate) Answer {
-	r.store(c, cfg)
+func (r *Release) setRate(c *Call, op Op) Answer {
+	r.store(c, op.Rate)
 	if r.ClearsOwn {
-		c.pairOf(cfg.Type).Del()
+		c.pairOf(op.Rate.Type).Del()
 	} else {
 		c.pairOf(overall).Del()
 	}
 	return Say("done")
 }
 
-// setRateArgs is setRate(args), or updateRate(args) with updateOnly.
-func (r *Release) setRateArgs(c *Call, cfg *Rate, keepState, updateOnly bool) Answer {
-	set := Say("done")
-	if updateOnly {
-		set = Say(true)
-	}
-	if updateOnly && c.Config == nil {
+// setRateArgs is setRate(args) or updateRate(args).
+func (r *Release) setRateArgs(c *Call, op Op) Answer {
+	set, cfg := op.set(), op.Rate
+	if c.Config == nil && op.Do == "updateRate" {
 		return Say(false)
 	}
 	typeChanged := c.Config != nil && c.Config["type"] != cfg.Type
@@ -257,7 +241,7 @@ func (r *Release) setRateArgs(c *Call, cfg *Rate, keepState, updateOnly bool) An
 		for _, p := range c.own() {
 			p.Del()
 		}
-	case !keepState:
+	case !op.Keep:
 		p.Del()
 	default:
 		_, rest := c.split(p.Rows, cfg.Interval)
@@ -269,15 +253,15 @@ func (r *Release) setRateArgs(c *Call, cfg *Rate, keepState, updateOnly bool) An
 }
 
 // unlink takes the configuration alone.
-func (r *Release) unlink(c *Call) Answer {
+func (r *Release) unlink(c *Call, _ Op) Answer {
 	there := c.Config != nil
 	c.DelConfig()
 	return Say(there)
 }
 
-func (r *Release) remove(c *Call) Answer {
+func (r *Release) remove(c *Call, op Op) Answer {
 	if !r.DeletesAll {
-		return r.unlink(c)
+		return r.unlink(c, op)
 	}
 	gone := 0
 	if c.Config != nil {
@@ -299,19 +283,19 @@ func (r *Release) remove(c *Call) Answer {
 }
 
 // expire sets the end of the configuration alone if there is no set.
-func (r *Release) expire(c *Call, end int64) Answer {
+func (r *Release) expire(c *Call, op Op) Answer {
 	if r.KeepsSet {
-		return expire(c, end)
+		return expire(c, op.end(c))
 	}
 	there := c.Config != nil
 	if there {
-		c.ConfigEnd = end
+		c.ConfigEnd = op.end(c)
 	}
 	c.ExpireKeys(c.Now)
 	return Say(there)
 }
 
-func (r *Release) clearExpire(c *Call) Answer {
+func (r *Release) clearExpire(c *Call, _ Op) Answer {
 	if r.KeepsSet {
 		return clearExpire(c)
 	}
@@ -321,7 +305,7 @@ func (r *Release) clearExpire(c *Call) Answer {
 }
 
 // getConfig reads missing fields as OVERALL, 0, 0.
-func (r *Release) getConfig(c *Call) Answer {
+func (r *Release) getConfig(c *Call, _ Op) Answer {
 	if c.Config == nil && !r.ReadsEmpty {
 		return Say(NotDecoded)
 	}
