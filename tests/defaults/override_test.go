@@ -105,32 +105,6 @@ var overrideTests = limitertest.Tests[redistest.Client]{
 		assert.True(t, ok)
 		assert.WithinDuration(t, start.Add(time.Minute), time.Now(), 2*time.Second)
 	},
-	// Redissons read the override's rate, and keep it beyond its end until a Client asks.
-	"Java reads it": func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 2, time.Minute))
-		java := limitertest.Java{Redis: rdb, Name: l.Name()}
-		take := func(permits int64) bool {
-			ok, err := java.TryAcquire(t, permits)
-			require.NoError(t, err)
-			return ok
-		}
-		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(5), rratelimiter.For(time.Hour)))
-		require.True(t, take(3))
-		require.True(t, take(2))
-		require.False(t, take(1))
-		limitertest.MustRefuse(t, l, 1)
-		for range 100 {
-			time.Sleep(2 * time.Minute)
-			require.True(t, take(5))
-		}
-		time.Sleep(30 * time.Second)
-		limitertest.MustRefuse(t, l, 1) // which ends it, with 5 of 2 in use
-		assert.Zero(t, limitertest.Available(t, l))
-		require.False(t, take(1))
-		time.Sleep(30 * time.Second)
-		require.True(t, take(2))
-		require.False(t, take(1))
-	},
 	"with leases and reservations": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		l := client.RateLimiter("orders", rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithDefault(rratelimiter.PerMinute(100)))

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // defects are each named after something that Redisson 4.7.0 does wrong: it would fail on that,
@@ -197,27 +195,6 @@ func readsByScripts(p *play) {
 	assert.Equal(p, sent.Total(), sent.Scripts())
 }
 
-func TestDefectDuplicatedAcquireTakesItsPermitsTwice(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, map[string]redistest.Action{
-		"a copy behind it": redistest.Duplicate, "no answer": redistest.DropAnswer,
-	}, func(t *testing.T, action redistest.Action) {
-		rdb, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		l := limitertest.NewLimiter(t, proxy.Client(t, nil), every(10, hour))
-		limitertest.MustAcquire(t, l, 1)
-		for i := range 9 {
-			proxy.OnCommand(redistest.Nth(1, "evalsha", action))
-			limitertest.MustAcquire(t, l, 1)
-			proxy.Settle(t)
-			stored, _ := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-			require.EqualValues(t, 8-i, stored)
-			require.EqualValues(t, 2+i, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-		}
-		limitertest.MustRefuse(t, l, 1)
-	})
-}
-
 func TestDefectLargeRatesBreakTheValue(t *testing.T) {
 	t.Parallel()
 	const most, permits = rratelimiter.MaxRate, rratelimiter.MaxPermits
@@ -298,30 +275,6 @@ func TestDefectADeniedRequestOfRedissonFailsBesideAnEmptySet(t *testing.T) {
 		}
 	}
 	perform(t, all)
-}
-
-// A peer of Redisson must sweep what we leave, in one go.
-func TestDefectRunOutMembersPileUp(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		const rate = 800
-		l := limitertest.NewLimiter(t, rdb, every(rate, second))
-		most := int64(0)
-		for i := range 2 * rate {
-			limitertest.MustAcquire(t, l, 1)
-			if i%8 == 0 {
-				time.Sleep(20 * time.Millisecond)
-			}
-			if i%50 == 0 {
-				edge := strconv.FormatInt(limitertest.ServerNow(t, rdb)-1000, 10)
-				out, err := rdb.ZCount(t.Context(), limitertest.KeysOf(l).Permits, "-inf", edge).Result()
-				require.NoError(t, err)
-				most = max(most, out)
-			}
-		}
-		assert.LessOrEqual(t, most, int64(32), "about one sixty-fourth of the rate, or 16")
-	})
 }
 
 func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {

@@ -268,18 +268,6 @@ func ahead(opts ...rratelimiter.LimiterOption) step {
 	}
 }
 
-func TestResetIsNotRepeated(t *testing.T) {
-	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false)
-	limitertest.MustAcquire(t, w.RateLimiter, 6)
-	w.On(lua.Reset, redistest.DropAnswer)
-	require.ErrorIs(t, w.Reset(t.Context()), rratelimiter.ErrUnknownOutcome)
-	assert.Equal(t, 1, w.Sent(lua.Reset))
-	w.CheckHeld(t, 0, "reset")
-	w.On(lua.Reset, redistest.Cut)
-	require.ErrorIs(t, w.Reset(t.Context()), rratelimiter.ErrUnknownOutcome)
-}
-
 // drawnState is a state that Redisson, this module or an accident may have left.
 type drawnState struct {
 	*rand.Rand

@@ -193,15 +193,20 @@ func TestRepeat_WaitOfEachRefusedRequest(t *testing.T) {
 	})
 }
 
+// sweeps checks that what ran out while the value sufficed piles up to a 64th of the rate at most, or 16: a Redisson sweeps all of it in
+// one call.
+func sweeps(rate, most int64) scenario {
+	return scenario{cfg: every(rate, second), steps: []step{times(300, take(1), wait(1100*ms), func(p *play) {
+		assert.LessOrEqual(p, p.rdb.ZCard(p.Context(), p.keys().Permits).Val(), most+1)
+	})}}
+}
+
 func TestUpkeep(t *testing.T) {
 	t.Parallel()
 	note := ""
 	perform(t, map[string]scenario{
-		// What ran out while the value sufficed piles up to a 64th of the rate at most: a
-		// Redisson sweeps all of it in one call.
-		"grants sweep what has run out": {cfg: every(3200, second), steps: []step{times(300, take(1), wait(1100*ms), func(p *play) {
-			assert.LessOrEqual(p, p.rdb.ZCard(p.Context(), p.keys().Permits).Val(), int64(3200/64+1))
-		})}},
+		"grants sweep what has run out":                  sweeps(3200, 3200/64),
+		"grants sweep what has run out of a small limit": sweeps(800, 16),
 		"answered attempts are forgotten after a minute": {cfg: every(10, hour), steps: []step{
 			func(p *play) {
 				note = strconv.FormatInt(limitertest.ServerNow(p, p.rdb), 10) + ":" + strings.Repeat("ab", 16) + ";"
@@ -513,30 +518,4 @@ func TestWindowGivesBack(t *testing.T) {
 		left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
 		return left == 7
 	}, time.Minute, ms)
-}
-
-func TestWindowGivesNothingBackToTheNextOne(t *testing.T) {
-	t.Parallel()
-	w := newWindow(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	gone, back := make(chan struct{}), make(chan struct{})
-	w.OnScript(func(s *lua.Script, _ int) redistest.Action {
-		switch s {
-		case lua.Acquire:
-			cancel()
-			<-gone
-		case lua.GiveBack:
-			defer close(back)
-			// Another window has begun meanwhile.
-			assert.NoError(t, w.Redis.Set(t.Context(), w.Keys.Value, 5, 2*hour).Err())
-		}
-		return redistest.Pass
-	})
-	_, err := w.TryAcquire(ctx, 4, 0)
-	close(gone)
-	require.ErrorIs(t, err, context.Canceled)
-	<-back
-	w.Proxy.Settle(t)
-	left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-	assert.EqualValues(t, 5, left)
 }
