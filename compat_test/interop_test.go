@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -301,40 +300,6 @@ func TestWaitingOnBothSides(t *testing.T) {
 	})
 	require.Equal(t, 30, served)
 	require.GreaterOrEqual(t, time.Since(begin), 4*interval, "30 of 6 an interval")
-}
-
-// TestFairness has a Redisson poll for single permits, and take each soon after it
-// comes back. In Go one caller waits for many permits, and others of its process,
-// which came later, for one each.
-//
-// The one for many comes first until it has waited for an interval. From then on Go
-// asks for the others too, so a request that can't be served no longer holds up the rest.
-func TestFairness(t *testing.T) {
-	t.Parallel()
-	for _, many := range []int64{10, 20} {
-		synctest.Test(t, func(t *testing.T) {
-			s := limitertest.NewScene(t, limitertest.Every(20, 500*time.Millisecond))
-			go func() {
-				for java := (limitertest.Java{Redis: s.Redis, Name: s.Name()}); s.Now() < 2*time.Second; time.Sleep(7 * time.Millisecond) {
-					_, err := java.TryAcquire(t, 1)
-					assert.NoError(t, err)
-				}
-			}()
-			s.Until(300 * time.Millisecond)
-			first := s.StartTryAcquire(t.Context(), many, 1500*time.Millisecond)
-			s.Until(301 * time.Millisecond)
-			var others []*limitertest.Caller
-			for range 5 {
-				others = append(others, s.StartTryAcquire(t.Context(), 1, limitertest.Forever))
-			}
-			s.Until(3 * time.Second)
-			assert.Equal(t, "false at 1.8s", first.Outcome())
-			for i, other := range others {
-				at := 1004*time.Millisecond + time.Duration(i)*7*time.Millisecond
-				assert.Equal(t, fmt.Sprintf("true at %v", at), other.Outcome())
-			}
-		})
-	}
 }
 
 // TestDefects shows that Redisson gets wrong what docs/differences.md says, as far as the traces
