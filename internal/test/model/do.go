@@ -50,7 +50,10 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, base int64, timeout time.Duration) calls.Answer {
 	call := calls.Op{
 		Name: names[op.Do], Permits: op.Permits, Timeout: timeout, Keep: op.Keep, Hold: time.Duration(op.Hold) * ms,
-		In: time.Duration(op.TTL) * ms, At: time.UnixMilli(base + op.At),
+		In: time.Duration(op.TTL) * ms,
+	}
+	if op.Do == "expireAt" {
+		call.In = time.Until(time.UnixMilli(base + op.At))
 	}
 	opts := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
 	if op.Rate != nil {
