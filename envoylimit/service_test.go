@@ -39,6 +39,9 @@ func TestService_RefusesRequestsThatMakeNoSense(t *testing.T) {
 		assert.Equal(t, "OK: OK", says(s.ShouldRateLimit(t.Context(), request("nowhere", "user=ann | 1 | 1 SECOND"))))
 		s.SetConfig(nil)
 		s.play("user=ann -> Unavailable")
+		for _, client := range []*rratelimiter.Client{nil, rratelimiter.New(nil)} {
+			require.ErrorIs(t, New(client, nil).Err(), rratelimiter.ErrInvalidConfig)
+		}
 		assert.Equal(t, "Internal", says(New(nil, nil).ShouldRateLimit(t.Context(), request("web", "user=ann"))))
 	})
 }
@@ -381,12 +384,6 @@ descriptors:
 			assert.LessOrEqual(t, s.rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(128), name)
 		}
 	})
-}
-
-func TestNew_ReportsABadClient(t *testing.T) {
-	t.Parallel()
-	require.ErrorIs(t, New(nil, nil).Err(), rratelimiter.ErrInvalidConfig)
-	require.ErrorIs(t, New(rratelimiter.New(nil), nil).Err(), rratelimiter.ErrInvalidConfig)
 }
 
 // The first call reserves, the one at the stream's end settles, by any Service, once.

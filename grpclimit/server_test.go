@@ -142,11 +142,7 @@ func TestStreamServer(t *testing.T) {
 			assert.Equal(t, time.Second, retryDelay(t, err))
 			assert.Equal(t, []string{"1000"}, stream.Trailer().Get(pushbackTrailer))
 		}
-		var asked []int64
-		for _, call := range limiter.Asked() {
-			asked = append(asked, call.N)
-		}
-		assert.Equal(t, c.asked, asked, name)
+		assert.Equal(t, c.asked, limiter.Costs(), name)
 		assert.Equal(t, c.figures, figures(stream.Trailer()), name)
 	}
 
@@ -253,33 +249,33 @@ func streamClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOpti
 	return grpc.WithStreamInterceptor(grpclimit.New(limiter, opts...).StreamClient())
 }
 
+// A client's stream takes permits for each message, waits for them if it may, and ends if they are refused.
 func TestStreamClientPerMessage(t *testing.T) {
 	t.Parallel()
-	limiter := middlewaretest.Budget(3, time.Second)
-	conn, service := serve(t, nil, streamClient(limiter, grpclimit.WithPerMessage()))
-	stream, say := duplex(t, conn)
-	require.NoError(t, say(0))
-	require.NoError(t, say(0))
-	assert.Equal(t, time.Second, retryDelay(t, stream.Send(&testpb.StreamingOutputCallRequest{})))
-	assert.Equal(t, codes.Canceled, status.Code(<-service.ended), "the stream is over")
-	_, err := stream.Recv()
-	assert.Equal(t, codes.Canceled, status.Code(err))
-}
-
-func TestStreamClientWaitsPerMessage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		conn, service := serve(t, nil, streamClient(httplimit.Local(1, time.Second), grpclimit.WithPerMessage(), grpclimit.WithWait()))
-		start := time.Now()
-		stream, say := duplex(t, conn)
-		for range 3 {
+	for _, waits := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			limiter, opts := limit.Limiter(middlewaretest.Budget(3, time.Second)), []grpclimit.Option{grpclimit.WithPerMessage()}
+			if waits {
+				limiter, opts = httplimit.Local(1, time.Second), append(opts, grpclimit.WithWait())
+			}
+			conn, service := serve(t, nil, streamClient(limiter, opts...))
+			start := time.Now()
+			stream, say := duplex(t, conn)
 			require.NoError(t, say(0))
-		}
-		assert.Equal(t, 3*time.Second, time.Since(start))
-		require.NoError(t, stream.CloseSend())
-		require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
-		require.ErrorIs(t, <-service.ended, io.EOF)
-	})
+			require.NoError(t, say(0))
+			if waits {
+				require.NoError(t, say(0))
+				assert.Equal(t, 3*time.Second, time.Since(start))
+				require.NoError(t, stream.CloseSend())
+				require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
+				require.ErrorIs(t, <-service.ended, io.EOF)
+				return
+			}
+			assert.Equal(t, time.Second, retryDelay(t, stream.Send(&testpb.StreamingOutputCallRequest{})))
+			assert.Equal(t, codes.Canceled, status.Code(<-service.ended), "the stream is over")
+			assert.Equal(t, codes.Canceled, status.Code(limitertest.Second(stream.Recv())))
+		})
+	}
 }
 
 // A stream that has ended, or does not open, leaves nothing behind in the caller's context.

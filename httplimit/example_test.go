@@ -293,13 +293,9 @@ func ExampleWithSharedPause() {
 			httplimit.WithKey(func(*http.Request) (string, error) { return "partner", nil }),
 			ownHeader, httplimit.WithSharedPause(client))
 		resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Get(upstream.URL)
-		var notSent *httplimit.NotSentError
-		switch {
-		case errors.As(err, &notSent):
+		if notSent, ok := errors.AsType[*httplimit.NotSentError](err); ok {
 			fmt.Println(program, "not sent: paused", notSent.Paused, "for", notSent.RetryAfter.Round(time.Minute/2))
-		case err != nil:
-			fmt.Println(program, err)
-		default:
+		} else if err == nil {
 			_ = resp.Body.Close()
 			fmt.Println(program, resp.Status)
 		}

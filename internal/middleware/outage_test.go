@@ -215,20 +215,14 @@ func TestSlowProbe(t *testing.T) {
 // is asked no more. A request's deadline does if the limiter had its time.
 func TestBreaker_WhatCountsAsFailure(t *testing.T) {
 	t.Parallel()
-	deadline := func(d time.Duration) func(context.Context) (context.Context, context.CancelFunc) {
-		return func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, d) }
-	}
-	gone := func(ctx context.Context) (context.Context, context.CancelFunc) {
-		ctx, cancel := context.WithCancel(ctx)
-		time.AfterFunc(100*time.Millisecond, cancel)
-		return ctx, cancel
-	}
-	for name, c := range map[string]struct {
+	const ms = time.Millisecond
+	type row struct {
 		server *server
 		hangs  bool
-		ctx    func(context.Context) (context.Context, context.CancelFunc)
+		in     time.Duration // the request's deadline; below 0, when its caller goes
 		counts bool
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"refusals":          {server: &server{refuses: true}},
 		"too costly":        {server: &server{err: limit.ErrPermitsExceedRate}},
 		"misconfigured":     {server: &server{err: limit.ErrInvalidConfig}},
@@ -236,33 +230,27 @@ func TestBreaker_WhatCountsAsFailure(t *testing.T) {
 		"unavailable":       {server: &server{err: limit.ErrUnavailable}, counts: true},
 		"another's error":   {server: &server{err: errors.New("no")}, counts: true},
 		"timeout":           {server: &server{}, hangs: true, counts: true},
-		"deadline":          {server: &server{}, hangs: true, ctx: deadline(60 * time.Millisecond), counts: true},
-		"short deadlines":   {server: &server{}, hangs: true, ctx: deadline(10 * time.Millisecond), counts: true},
-		"hardly any time":   {server: &server{takes: 40 * time.Millisecond}, hangs: true, ctx: deadline(10 * time.Millisecond)},
-		"the caller leaves": {server: &server{}, hangs: true, ctx: gone},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			escaped(t, limit.FailClosed(), c.server, func(t *testing.T, say asking, _ *limitertest.Recorder) {
-				_, _ = say(t.Context(), "k", 1)
-				c.server.asked.Store(0)
-				c.server.hangs.Store(c.hangs)
-				for range 10 {
-					ctx, cancel := t.Context(), func() {}
-					if c.ctx != nil {
-						ctx, cancel = c.ctx(ctx)
-					}
-					_, _ = say(ctx, "k", 1)
-					cancel()
-				}
-				if c.counts {
-					assert.Less(t, c.server.asked.Load(), int64(10))
-				} else {
-					assert.EqualValues(t, 10, c.server.asked.Load())
-				}
-			})
+		"deadline":          {server: &server{}, hangs: true, in: 60 * ms, counts: true},
+		"short deadlines":   {server: &server{}, hangs: true, in: 10 * ms, counts: true},
+		"hardly any time":   {server: &server{takes: 40 * ms}, hangs: true, in: 10 * ms},
+		"the caller leaves": {server: &server{}, hangs: true, in: -100 * ms},
+	}, func(t *testing.T, c row) {
+		escaped(t, limit.FailClosed(), c.server, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+			_, _ = say(t.Context(), "k", 1)
+			c.server.asked.Store(0)
+			c.server.hangs.Store(c.hangs)
+			for range 10 {
+				ctx, cancel := middlewaretest.Ending(t.Context(), c.in)
+				_, _ = say(ctx, "k", 1)
+				cancel()
+			}
+			if c.counts {
+				assert.Less(t, c.server.asked.Load(), int64(10))
+			} else {
+				assert.EqualValues(t, 10, c.server.asked.Load())
+			}
 		})
-	}
+	})
 }
 
 // A local limiter has its share of the limit reported for a key, and for a key without a

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -119,22 +120,17 @@ func TestPolicies_GivingBackOutlivesTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, row := range map[string]struct {
 			opts   options
-			leaves bool
-		}{"closed": {}, "its client leaves": {leaves: true}, "open": {options{failsOpen}, true}} {
+			leaves time.Duration // 0: never
+		}{"closed": {}, "its client leaves": {leaves: 10 * time.Millisecond}, "open": {options{failsOpen}, 10 * time.Millisecond}} {
 			quick, late := giving(nil), &middlewaretest.Returner{Fake: middlewaretest.Deaf(time.Minute)}
 			s := newSite(t, named(quick, late), row.opts...)
 			s.handle = func(context.Context) { t.Error("it got through") }
-			ctx, cancel := context.WithCancel(t.Context())
-			took := time.Second
-			if row.leaves {
-				took = 10 * time.Millisecond
-				time.AfterFunc(took, cancel)
-			}
+			ctx, cancel := middlewaretest.Ending(t.Context(), -row.leaves)
 			start := time.Now()
 			v, _ := s.ask(ctx, request{})
 			cancel()
-			assert.Equal(t, row.leaves, v.Gone, name)
-			assert.Equal(t, took, time.Since(start), name)
+			assert.Equal(t, row.leaves > 0, v.Gone, name)
+			assert.Equal(t, cmp.Or(row.leaves, time.Second), time.Since(start), name)
 			assert.Len(t, quick.GivenBack(), 1, name)
 			assert.Empty(t, late.GivenBack(), name)
 			time.Sleep(time.Hour)

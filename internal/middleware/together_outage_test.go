@@ -16,6 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -237,29 +238,21 @@ func TestPolicies_OneBreakerForAll(t *testing.T) {
 // A request whose client goes away, or whose time is over, keeps no permits.
 func TestPolicies_CallerGoes(t *testing.T) {
 	t.Parallel()
-	limitertest.Virtual(t, map[string]func(context.Context) (context.Context, context.CancelFunc){
-		"cancelled": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(ctx)
-			time.AfterFunc(10*time.Millisecond, cancel)
-			return ctx, cancel
-		},
-		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, 10*time.Millisecond)
-		},
-		"timeout": context.WithCancel,
-	}, func(t *testing.T, rdb redistest.Client, ending func(context.Context) (context.Context, context.CancelFunc)) {
-		const most = 500 * time.Millisecond
-		c := newChat(t, rdb, quotas(), chatOptions{site: options{option((*middleware.Options).SetTimeout, most)}})
-		c.run(step{tokens: 1}, "before")
-		rdb.AddHook(limitertest.Slow(800 * time.Millisecond))
-		c.handle = func(context.Context) { t.Error("it got through") }
-		ctx, cancel := ending(t.Context())
-		defer cancel()
-		start := time.Now()
-		v, _ := c.ask(ctx, request{user: "ann", tokens: 100})
-		assert.True(t, v.Closed)
-		assert.Equal(t, ctx.Err() == context.Canceled, v.Gone)
-		assert.LessOrEqual(t, time.Since(start), most)
-		c.run(step{after: 5 * time.Second, look: true, left: []int64{9, 999, 99, 4999}}, "afterwards")
-	})
+	const ms = time.Millisecond
+	limitertest.Virtual(t, map[string]time.Duration{"cancelled": -10 * ms, "deadline": 10 * ms, "timeout": 0},
+		func(t *testing.T, rdb redistest.Client, in time.Duration) {
+			const most = 500 * ms
+			c := newChat(t, rdb, quotas(), chatOptions{site: options{option((*middleware.Options).SetTimeout, most)}})
+			c.run(step{tokens: 1}, "before")
+			rdb.AddHook(limitertest.Slow(800 * ms))
+			c.handle = func(context.Context) { t.Error("it got through") }
+			ctx, cancel := middlewaretest.Ending(t.Context(), in)
+			defer cancel()
+			start := time.Now()
+			v, _ := c.ask(ctx, request{user: "ann", tokens: 100})
+			assert.True(t, v.Closed)
+			assert.Equal(t, ctx.Err() == context.Canceled, v.Gone)
+			assert.LessOrEqual(t, time.Since(start), most)
+			c.run(step{after: 5 * time.Second, look: true, left: []int64{9, 999, 99, 4999}}, "afterwards")
+		})
 }

@@ -39,6 +39,14 @@ func (f *Fake) Take(ctx context.Context, key string, n int64) (limit.Decision, e
 // Asked returns all calls so far.
 func (f *Fake) Asked() []Call { return f.asked.All() }
 
+// Costs returns for how many permits all calls were.
+func (f *Fake) Costs() (all []int64) {
+	for _, call := range f.Asked() {
+		all = append(all, call.N)
+	}
+	return all
+}
+
 // Key returns the key of the last call, "" if there was none.
 func (f *Fake) Key() string {
 	asked := f.Asked()
