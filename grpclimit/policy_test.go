@@ -75,10 +75,6 @@ func TestPolicies(t *testing.T) {
 			info:    map[string]string{"limiter": "d", "limit": "5", "remaining": "3", "retryAfter": "60s"},
 			figures: []string{"10", "10", "5", "10", "9", "3"},
 		},
-		"open": {
-			policies: [3]limit.Limiter{granted, down, granted}, opts: []grpclimit.Option{grpclimit.WithFailure(limit.FailOpen())},
-			figures: []string{"10", "10", "10", "9", "9", "9"},
-		},
 		"shadow": {policies: [3]limit.Limiter{granted, minute, granted}, opts: []grpclimit.Option{grpclimit.WithShadow()}},
 	} {
 		for kind, made := range interceptors {

@@ -30,18 +30,44 @@ type sent struct {
 	at   time.Duration // since the test began
 }
 
-// pausing is an upstream that answers 429 with Retry-After to a request of the path, once.
-func pausing(path string, after time.Duration) (base roundTripper, arrived *redistest.List[sent]) {
-	start, paused := time.Now(), false
-	arrived = &redistest.List[sent]{}
-	return func(r *http.Request) (*http.Response, error) {
-		arrived.Add(sent{r.URL.Path, time.Since(start)})
-		if r.URL.Path != path || paused {
-			return answers(http.StatusOK)(r)
+// upstream answers requests of the path with 429 and Retry-After, the first or all of them, and records when requests arrive.
+type upstream struct {
+	path    string
+	after   time.Duration
+	always  bool
+	paused  atomic.Bool
+	arrived redistest.List[sent]
+}
+
+func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
+	u.arrived.Add(sent{r.URL.Path, sinceBubble()})
+	if r.URL.Path != u.path || !u.always && u.paused.Swap(true) {
+		return answers(http.StatusOK)(r)
+	}
+	return answers(http.StatusTooManyRequests, "Retry-After", strconv.Itoa(int(u.after/time.Second)))(r)
+}
+
+// paths are those of requests that arrived.
+func (u *upstream) paths() (all []string) {
+	for _, s := range u.arrived.All() {
+		all = append(all, s.path)
+	}
+	return all
+}
+
+// partner answers each request of the path /stop with 429.
+func partner(after time.Duration) *upstream {
+	return &upstream{path: "/stop", after: after, always: true}
+}
+
+// passed are when requests arrived that were not to stop it.
+func (u *upstream) passed() (all []time.Duration) {
+	for _, s := range u.arrived.All() {
+		if s.path != u.path {
+			all = append(all, s.at)
 		}
-		paused = true
-		return answers(http.StatusTooManyRequests, "Retry-After", strconv.Itoa(int(after/time.Second)))(r)
-	}, arrived
+	}
+	return all
 }
 
 // line is requests of a transport that are sent one after another, without waiting for their answers.
@@ -73,14 +99,6 @@ func (l *line) answered(n int) {
 	}
 }
 
-// paths are those of requests that arrived.
-func paths(arrived *redistest.List[sent]) (all []string) {
-	for _, s := range arrived.All() {
-		all = append(all, s.path)
-	}
-	return all
-}
-
 // oneByOne lets each call come at a moment of its own: by that a limiter knows which came first, and
 // what happens at once in a bubble has one moment.
 type oneByOne struct{ *rratelimiter.KeyedLimiter }
@@ -98,7 +116,7 @@ func TestTransport_PauseKeepsTheOrderOfRequests(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.Config{Rate: 1, Interval: interval})
 		commands := limitertest.CountCommands(rdb)
-		base, arrived := pausing("/08", pause)
+		base := &upstream{path: "/08", after: pause}
 		transport := httplimit.NewTransport(base, oneByOne{keyed})
 		var want []string
 		l := newLine(t, transport)
@@ -112,8 +130,8 @@ func TestTransport_PauseKeepsTheOrderOfRequests(t *testing.T) {
 		time.Sleep(pause / 2)
 		assert.Equal(t, asked, commands.Total(), "no one in line asks")
 		l.answered(requests - 9)
-		assert.Equal(t, want, paths(arrived))
-		all := arrived.All()
+		assert.Equal(t, want, base.paths())
+		all := base.arrived.All()
 		assert.Equal(t, pause, (all[9].at - all[8].at).Round(time.Millisecond))
 		assert.Equal(t, (requests-10)*interval, (all[requests-1].at - all[9].at).Round(time.Millisecond), "no permit is lost")
 	})
@@ -127,12 +145,12 @@ func TestTransport_PausedLineSharesRoundTrips(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(trip) }))
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(100))
-		base, arrived := pausing("/stop", 5*time.Second)
+		base := &upstream{path: "/stop", after: 5 * time.Second}
 		transport := httplimit.NewTransport(base, keyed)
 		fetch(t, transport, "/stop")
-		stopped := arrived.All()[0].at
+		stopped := base.arrived.All()[0].at
 		limitertest.Together(requests, func(int) { fetch(t, transport, "/") })
-		assert.LessOrEqual(t, arrived.All()[requests].at-stopped-5*time.Second, 3*trip)
+		assert.LessOrEqual(t, base.arrived.All()[requests].at-stopped-5*time.Second, 3*trip)
 	})
 }
 
@@ -142,7 +160,7 @@ func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.Config{Rate: 1, Interval: time.Second})
-		base, arrived := pausing("/stop", 5*time.Second)
+		base := &upstream{path: "/stop", after: 5 * time.Second}
 		l := newLine(t, httplimit.NewTransport(base, oneByOne{keyed}))
 		begin := func(ctx context.Context, path string) { l.send(ctx, path, time.Microsecond) }
 		begin(t.Context(), "/stop")
@@ -164,7 +182,7 @@ func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
 			}
 		}
 		l.answered(1)
-		assert.Equal(t, []string{"/stop", "/a", "/b", "/c"}, paths(arrived))
+		assert.Equal(t, []string{"/stop", "/a", "/b", "/c"}, base.paths())
 	})
 }
 
@@ -228,7 +246,7 @@ func TestTransport_GrantOfAPausedRequestGoesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		limiter := &deafWaiter{fake: grants(), after: time.Second}
-		base, arrived := pausing("/stop", 10*time.Second)
+		base := &upstream{path: "/stop", after: 10 * time.Second}
 		l := newLine(t, httplimit.NewTransport(base, limiter))
 		for _, path := range []string{"/stop", "/a", "/b"} {
 			l.send(t.Context(), path, 10*time.Millisecond)
@@ -237,25 +255,11 @@ func TestTransport_GrantOfAPausedRequestGoesBack(t *testing.T) {
 		const ms = time.Millisecond
 		assert.Equal(t, []time.Duration{1010 * ms, 1020 * ms}, limiter.released.All())
 		assert.Equal(t, []time.Duration{1000 * ms, 1010 * ms, 1020 * ms, 12000 * ms, 13000 * ms}, limiter.acquired.All())
-		assert.Equal(t, []sent{{"/stop", 1000 * ms}, {"/a", 12000 * ms}, {"/b", 13000 * ms}}, arrived.All(), "one after another")
+		assert.Equal(t, []sent{{"/stop", 1000 * ms}, {"/a", 12000 * ms}, {"/b", 13000 * ms}}, base.arrived.All(), "one after another")
 	})
 }
 
 const pauseKey = "{upstream:api.example.org}:pause"
-
-// partner answers requests of the path /stop with 429 and Retry-After, and records when others arrive.
-type partner struct {
-	after   time.Duration
-	arrived redistest.List[time.Duration]
-}
-
-func (p *partner) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Path == "/stop" {
-		return answers(http.StatusTooManyRequests, "Retry-After", strconv.Itoa(int(p.after/time.Second)))(r)
-	}
-	p.arrived.Add(sinceBubble())
-	return answers(http.StatusOK)(r)
-}
 
 // program returns the transport of a program of its own, which shares pauses.
 func program(t testing.TB, rdb redistest.Client, base http.RoundTripper, opts ...httplimit.Option) *httplimit.Transport {
@@ -276,7 +280,7 @@ func fetch(t testing.TB, transport http.RoundTripper, path string) {
 func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		upstream := &partner{after: 30 * time.Second}
+		upstream := partner(30 * time.Second)
 		busy, hears := program(t, rdb, upstream), program(t, rdb, upstream)
 		var programs sync.WaitGroup
 		programs.Go(func() {
@@ -293,7 +297,7 @@ func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		programs.Go(func() { fetch(t, program(t, rdb, upstream), "/restarted") })
 		programs.Wait()
-		all, before := upstream.arrived.All(), 0
+		all, before := upstream.passed(), 0
 		for _, at := range all {
 			if at < heard+30*time.Second {
 				before++
@@ -312,14 +316,14 @@ func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
 func TestSharedPause_StopsRequestsThatWait(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		upstream := &partner{after: 30 * time.Second}
+		upstream := partner(30 * time.Second)
 		client := limitertest.NewClient(t, rdb)
 		slow := client.Keyed("slow:", rratelimiter.Config{Rate: 1, Interval: 10 * time.Second})
 		waits := httplimit.NewTransport(upstream, slow, httplimit.WithSharedPause(client))
 		fetch(t, waits, "/first")
 		time.AfterFunc(3*time.Second, func() { fetch(t, program(t, rdb, upstream), "/stop") })
 		fetch(t, waits, "/second")
-		all := upstream.arrived.All()
+		all := upstream.passed()
 		assert.InDelta(t, 33*time.Second, all[1]-all[0], float64(5*time.Millisecond))
 		free, err := slow.Peek(t.Context(), "upstream:api.example.org", 0)
 		require.NoError(t, err)
@@ -360,7 +364,7 @@ func TestSharedPause_HeardWithoutRedis(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		env := rratelimitertest.New(t)
-		upstream := &partner{after: time.Minute}
+		upstream := partner(time.Minute)
 		hears := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(env.Client))
 		env.Down()
 		fetch(t, hears, "/stop")
@@ -392,7 +396,7 @@ func TestSharedPause_WithoutRedis(t *testing.T) {
 			}
 			return next()
 		}))
-		upstream := &partner{after: 7 * time.Second}
+		upstream := partner(7 * time.Second)
 		client := limitertest.NewClient(t, rdb)
 		transport := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(client), httplimit.WithTimeout(100*time.Millisecond))
 		start := time.Now()
@@ -427,7 +431,7 @@ func TestSharedPause_WithoutRedis(t *testing.T) {
 func TestSharedPause_LongestCounts(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		long, short := &partner{after: 40 * time.Second}, &partner{after: 2 * time.Second}
+		long, short := partner(40*time.Second), partner(2*time.Second)
 		fetch(t, program(t, rdb, long), "/stop")
 		hurried := program(t, rdb, short, httplimit.WithPause(5*time.Second))
 		start := time.Now()
@@ -449,7 +453,7 @@ func TestSharedPause_Key(t *testing.T) {
 			name + "+{api.example.org}:pause":      {httplimit.WithPrefix(name + "+"), httplimit.WithHashTag()},
 		} {
 			opts = append(opts, httplimit.WithWait(0))
-			upstream := &partner{after: time.Minute}
+			upstream := partner(time.Minute)
 			fetch(t, program(t, rdb, upstream, opts...), "/stop")
 			left := rdb.PTTL(t.Context(), key).Val()
 			assert.InDelta(t, time.Minute, left, float64(30*time.Second), key)

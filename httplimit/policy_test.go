@@ -62,8 +62,6 @@ func TestPolicies(t *testing.T) {
 		return says(limit.Decision{Limit: 100, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Hour}, nil)
 	}
 	yes, no, down, hour := granted(10, 9, time.Minute), refused(0, 3*time.Second), says(limit.Decision{}, errDown), time.Hour
-	both := `"a";r=9;t=60, "b";r=9;t=60`
-	open, fallback := httplimit.WithFailure(limit.FailOpen()), httplimit.WithFallback(yes)
 	for name, c := range map[string]struct {
 		policies []*fake // named "a", "b" and so on
 		kept     bool    // what they grant can't be given back
@@ -80,19 +78,12 @@ func TestPolicies(t *testing.T) {
 	}{
 		"closed":          {policies: []*fake{yes, down}, status: 503, retry: "5", given: "a", failed: true},
 		"closed, refused": {policies: []*fake{no, down}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
-		"open":            {policies: []*fake{yes, down}, opts: []httplimit.Option{open}, status: 200, limits: `"a";r=9;t=60`, failed: true},
-		"open, refused": {
-			policies: []*fake{no, down}, opts: []httplimit.Option{open},
-			status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true,
-		},
-		"fallback":     {policies: []*fake{yes, down}, opts: []httplimit.Option{fallback}, status: 200, limits: both, failed: true},
-		"own fallback": {policies: []*fake{yes, down}, own: yes, status: 200, limits: both, failed: true},
 		"fallback refuses": {
 			policies: []*fake{yes, down}, own: no,
 			status: 429, retry: "3", limits: `"a";r=10, "b";r=0;t=3`, violated: "b", given: "a", failed: true,
 		},
 		"shadow": {
-			policies: []*fake{yes, no, down}, opts: []httplimit.Option{open, httplimit.WithShadow()},
+			policies: []*fake{yes, no, down}, opts: []httplimit.Option{httplimit.WithFailure(limit.FailOpen()), httplimit.WithShadow()},
 			status: 200, given: "a", failed: true,
 		},
 		"stays taken": {

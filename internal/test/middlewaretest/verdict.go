@@ -277,18 +277,26 @@ func (k Kind[O, K]) testSettleIsChecked(t *testing.T) {
 		r := k.rig(t, k.settled(limiter))
 		r.handle(Handled(t.Context(), func(ctx context.Context) { require.ErrorIs(t, k.Settle(ctx, 3), limit.ErrUnsupported) }), "")
 	}
-	for _, limiter := range []limit.Limiter{Grants(), window} {
-		require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: limiter, InFlight: true})), limit.ErrUnsupported)
+	for _, p := range []Policy{{Limiter: reserver, Settle: true}, {Limiter: reserver, InFlight: true}} {
+		require.NoError(t, k.Check(k.Policy(p), k.WithFallback(Grants())))
 	}
-	require.NoError(t, k.Check(k.settled(reserver), k.WithFallback(Grants())))
-	require.NoError(t, k.Check(k.Policy(Policy{Limiter: reserver, InFlight: true})))
-	require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: reserver, InFlight: true, Settle: true})), limit.ErrInvalidConfig)
-	for _, limiter := range []limit.Limiter{reserver, window} {
-		err := k.Check(k.Policy(Policy{Limiter: limiter, Settle: true, Hold: time.Minute}))
-		require.ErrorIs(t, err, limit.ErrUnsupported)
-		require.ErrorContains(t, err, `"default" can't have Hold or InFlight`)
-	}
-	for hold, settled := range map[time.Duration]bool{time.Minute: false, -1: true, time.Microsecond: true} {
-		require.ErrorIs(t, k.Check(k.Policy(Policy{Limiter: Grants(), Settle: settled, Hold: hold})), limit.ErrInvalidConfig)
+	const cannot = `"default" can't have Hold or InFlight`
+	for _, c := range []struct {
+		policy Policy
+		want   error
+		text   string
+	}{
+		{Policy{Limiter: Grants(), InFlight: true}, limit.ErrUnsupported, "can't be settled"},
+		{Policy{Limiter: window, InFlight: true}, limit.ErrUnsupported, cannot},
+		{Policy{Limiter: window, Settle: true, Hold: time.Minute}, limit.ErrUnsupported, cannot},
+		{Policy{Limiter: reserver, Settle: true, Hold: time.Minute}, limit.ErrUnsupported, cannot},
+		{Policy{Limiter: reserver, InFlight: true, Settle: true}, limit.ErrInvalidConfig, "InFlight is for policies without"},
+		{Policy{Limiter: Grants(), Hold: time.Minute}, limit.ErrInvalidConfig, "a Hold is for policies with"},
+		{Policy{Limiter: Grants(), Settle: true, Hold: -1}, limit.ErrInvalidConfig, "less than 1ms"},
+		{Policy{Limiter: Grants(), Settle: true, Hold: time.Microsecond}, limit.ErrInvalidConfig, "less than 1ms"},
+	} {
+		err := k.Check(k.Policy(c.policy))
+		require.ErrorIs(t, err, c.want)
+		require.ErrorContains(t, err, c.text)
 	}
 }
