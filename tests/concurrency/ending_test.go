@@ -46,20 +46,6 @@ func within(t *testing.T, deadline time.Duration, f func(context.Context) error)
 	return waited{err, time.Since(start)}
 }
 
-// perMinute runs a test with two Clients' handles of a limiter of one permit a minute, which is in use.
-func perMinute(t *testing.T, test func(t *testing.T, l, other *rratelimiter.RateLimiter), opts ...rratelimiter.LimiterOption) {
-	t.Helper()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		var handles []*rratelimiter.RateLimiter
-		for range 2 {
-			client := limitertest.NewClient(t, rdb)
-			handles = append(handles, client.RateLimiter("orders", append(opts, rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))...))
-		}
-		limitertest.MustAcquire(t, handles[1], 1)
-		test(t, handles[0], handles[1])
-	})
-}
-
 func requireHopeless(t *testing.T, w waited, took time.Duration, text string) {
 	t.Helper()
 	require.ErrorIs(t, w.err, context.DeadlineExceeded)
@@ -67,35 +53,47 @@ func requireHopeless(t *testing.T, w waited, took time.Duration, text string) {
 	assert.Equal(t, took, w.took)
 }
 
-func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		opts         []rratelimiter.LimiterOption
-		minute, less string
-	}
-	limitertest.Each(t, map[string]row{
-		"plain":  {nil, "1m0s", "50s"},
-		"policy": {[]rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(1))}, "1m0s", "50s"},
-		"memory": {fromMemory, "", ""}, // callers of programs with leases ask again at different times
-	}, func(t *testing.T, row row) {
-		perMinute(t, func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
-			requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, row.minute)
-			time.Sleep(10 * time.Second)
-			requireHopeless(t, within(t, 49*time.Second, l.Wait), 0, row.less)
-			assert.Equal(t, waited{nil, 50 * time.Second}, within(t, 51*time.Second, l.Wait))
-			assert.Equal(t, waited{nil, time.Minute}, within(t, 0, l.Wait))
-		}, row.opts...)
-	})
+// A waitTest is a test of two Clients' handles of a limiter of one permit a minute, which is in use.
+type waitTest struct {
+	opts []rratelimiter.LimiterOption
+	run  func(t *testing.T, l, other *rratelimiter.RateLimiter)
 }
 
-var waitTests = map[string]func(t *testing.T, l, other *rratelimiter.RateLimiter){
+// tooEarly is a wait that ends once its deadline is known to be too early: a minute, and then 50 s, before a permit is free.
+func tooEarly(minute, less string) func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+	return func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, minute)
+		time.Sleep(10 * time.Second)
+		requireHopeless(t, within(t, 49*time.Second, l.Wait), 0, less)
+		assert.Equal(t, waited{nil, 50 * time.Second}, within(t, 51*time.Second, l.Wait))
+		assert.Equal(t, waited{nil, time.Minute}, within(t, 0, l.Wait))
+	}
+}
+
+var waitTests = map[string]waitTest{
+	"ends at once":                {run: tooEarly("1m0s", "50s")},
+	"ends at once with a policy":  {[]rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(1))}, tooEarly("1m0s", "50s")},
+	"ends at once beside a lease": {fromMemory, tooEarly("", "")}, // whose callers ask again at different times
+	// A refusal that is remembered tells it without a round trip, as long as it lasts.
+	"ends by a remembered refusal": {remembering, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		limitertest.MustRefuse(t, l, 1)
+		time.Sleep(time.Second / 2)
+		require.NoError(t, other.Release(t.Context(), 1)) // by another program
+		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, "59.5s")
+		time.Sleep(time.Second)
+		assert.Equal(t, waited{}, within(t, 2*time.Second, l.Wait))
+
+		limitertest.MustRefuse(t, l, 1)
+		assert.Equal(t, waited{nil, time.Minute}, within(t, 2*time.Minute, l.Wait), "it may wait so long")
+	}},
 	// A permit that is free at the deadline is not too late.
-	"lasts if a permit is free at the deadline": func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+	"lasts if a permit is free at the deadline": {run: func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
 		assert.Equal(t, time.Minute, within(t, time.Minute, l.Wait).took)
-	},
+	}},
 	// Acquire and TryAcquire wait for their whole time, as Redisson's do: permits may be released.
-	"Acquire waits though its deadline is known to be too early": func(t *testing.T, l, other *rratelimiter.RateLimiter) {
-		w := within(t, 2*time.Second, func(ctx context.Context) error { return l.Acquire(ctx, 1) })
+	"Acquire waits though its deadline is known to be too early": {run: func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		acquire := func(ctx context.Context) error { return l.Acquire(ctx, 1) }
+		w := within(t, 2*time.Second, acquire)
 		require.ErrorIs(t, w.err, context.DeadlineExceeded)
 		assert.Equal(t, 2*time.Second, w.took)
 		w = within(t, 0, func(ctx context.Context) error {
@@ -105,12 +103,11 @@ var waitTests = map[string]func(t *testing.T, l, other *rratelimiter.RateLimiter
 		})
 		assert.Equal(t, waited{nil, 2 * time.Second}, w)
 		time.AfterFunc(time.Second, func() { assert.NoError(t, l.Release(t.Context(), 1)) })
-		w = within(t, 10*time.Second, func(ctx context.Context) error { return l.Acquire(ctx, 1) })
-		assert.Equal(t, waited{nil, time.Second}, w)
+		assert.Equal(t, waited{nil, time.Second}, within(t, 10*time.Second, acquire))
 		assert.Zero(t, limitertest.Available(t, other))
-	},
+	}},
 	// So it is behind others in line, and for those whose permit another program takes.
-	"ends in line": func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+	"ends in line": {run: func(t *testing.T, l, other *rratelimiter.RateLimiter) {
 		ctx, cancel := context.WithCancel(t.Context())
 		first := make(chan error, 1)
 		go func() { first <- l.Acquire(ctx, 1) }()
@@ -134,12 +131,17 @@ var waitTests = map[string]func(t *testing.T, l, other *rratelimiter.RateLimiter
 		require.ErrorIs(t, w.err, context.DeadlineExceeded)
 		assert.ErrorContains(t, w.err, "no permit is free before the deadline")
 		assert.Less(t, w.took, 35*time.Second, "it asks again from time to time")
-	},
+	}},
 }
 
-func TestWait(t *testing.T) {
+func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, waitTests, func(t *testing.T, test func(t *testing.T, l, other *rratelimiter.RateLimiter)) { perMinute(t, test) })
+	limitertest.Virtual(t, waitTests, func(t *testing.T, rdb redistest.Client, test waitTest) {
+		opts := append(slices.Clone(test.opts), rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+		l, other := limitertest.NewClient(t, rdb).RateLimiter("orders", opts...), limitertest.NewClient(t, rdb).RateLimiter("orders", opts...)
+		limitertest.MustAcquire(t, other, 1)
+		test.run(t, l, other)
+	})
 }
 
 // So it is with more permits, of a key too, and behind those in line who want fewer.
@@ -177,22 +179,6 @@ func TestWaitN_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 		}
 		require.NoError(t, keyed.Wait(t.Context(), "bob"))
 	})
-}
-
-// A refusal that is remembered tells it without a round trip, as long as it lasts.
-func TestWaitN_EndsByARememberedRefusal(t *testing.T) {
-	t.Parallel()
-	perMinute(t, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
-		limitertest.MustRefuse(t, l, 1)
-		time.Sleep(time.Second / 2)
-		require.NoError(t, other.Release(t.Context(), 1)) // by another program
-		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, "59.5s")
-		time.Sleep(time.Second)
-		assert.Equal(t, waited{}, within(t, 2*time.Second, l.Wait))
-
-		limitertest.MustRefuse(t, l, 1)
-		assert.Equal(t, waited{nil, time.Minute}, within(t, 2*time.Minute, l.Wait), "it may wait so long")
-	}, rratelimiter.WithRefusalCache())
 }
 
 // While a server hangs and go-redis waits on, requests whose callers have gone hold up no Close.

@@ -5,15 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
-	"weak"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -259,7 +256,10 @@ func (h programHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
-var fromMemory = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache()}
+var (
+	remembering = []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}
+	fromMemory  = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache()}
+)
 
 // A handle knows its lease and its last refusal, so each of a hundred thousand keys keeps its own.
 func TestKeyed_KeepsHandlesInUse(t *testing.T) {
@@ -278,40 +278,6 @@ func TestKeyed_KeepsHandlesInUse(t *testing.T) {
 		}
 		assert.Equal(t, round == 0, another > 0, "%d are new", another)
 	}
-}
-
-// Handles of keys that are not used go within a quarter of an hour.
-func TestKeyed_ForgetsUnusedHandles(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		k := rratelimiter.New(answering{}).Keyed("users:", rratelimiter.PerMinute(100))
-		const keys = 20_000
-		var all [keys]weak.Pointer[rratelimiter.RateLimiter]
-		known := func(from, to int) (n int) {
-			runtime.GC()
-			for _, l := range all[from:to] {
-				if l.Value() != nil {
-					n++
-				}
-			}
-			return n
-		}
-		use := func(from, to int) {
-			for i := from; i < to; i++ {
-				all[i] = weak.Make(k.Limiter(strconv.Itoa(i)))
-			}
-		}
-		for range 4 {
-			use(0, keys)
-		}
-		for range 4 {
-			time.Sleep(4 * time.Minute)
-			use(0, 10)
-		}
-		assert.Zero(t, known(10, keys))
-		assert.Equal(t, 10, known(0, 10))
-		runtime.KeepAlive(k)
-	})
 }
 
 // Callers who come together for a new key get one handle, since a lease belongs to it.

@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -335,17 +334,6 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		require.NoError(t, vain.Settle(t.Context(), 3))
 		require.NoError(t, vain.Cancel(t.Context()))
 		assert.Equal(t, sent, s.Sent.Total())
-	}},
-	// If the caller goes, its reservation is still settled.
-	"a settlement goes on without its caller": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
-		r := limitertest.Reserve(t, s.RateLimiter, 8)
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := r.Cancel(ctx); err != nil {
-			assert.True(t, errors.Is(err, context.Canceled) && errors.Is(err, rratelimiter.ErrUnknownOutcome), err)
-		}
-		synctest.Wait()
-		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
 	}},
 	// Callers that wait with holds of their own are served in order, each with its hold.
 	"one with a hold waits in line": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
