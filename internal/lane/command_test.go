@@ -19,7 +19,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -292,20 +291,20 @@ func TestCommands_NeedNoReplicas(t *testing.T) {
 	assert.EqualValues(t, 1, reply)
 }
 
-// onWindows runs test in a bubble with a limiter of ten permits an hour for each key, whose calls take 900 ms, and which has
-// that many flights under way at most.
-func onWindows(t *testing.T, most int, test func(t *testing.T, r *rig, l *fixedwindow.Limiter)) {
+// onWindows runs test in a bubble with a limiter of so many permits an hour for each key, whose calls take 900 ms, and which
+// has that many flights under way at most.
+func onWindows(t *testing.T, permits int64, most int, test func(t *testing.T, r *rig, l *fixedwindow.Limiter)) {
 	t.Helper()
 	onRig(t, conditions{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), lua.FixedWindow.Source).Err())
-		test(t, r, fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: 10, Window: time.Hour}))
+		test(t, r, fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: permits, Window: time.Hour}))
 	})
 }
 
 func TestBatch_NextDoesNotWaitForAnswer(t *testing.T) {
 	t.Parallel()
 	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
-		onWindows(t, 2, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
+		onWindows(t, 10, 2, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
 			start := time.Now()
 			r.start(2, func(i int) {
 				assert.True(t, limittest.Take(t, l, keys[i], 1).Granted)
@@ -320,58 +319,10 @@ func TestBatch_NextDoesNotWaitForAnswer(t *testing.T) {
 // One call is for no more permits than the limiter says.
 func TestBatch_OfAKeyIsBounded(t *testing.T) {
 	t.Parallel()
-	onWindows(t, 1, func(t *testing.T, r *rig, _ *fixedwindow.Limiter) {
-		l := fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: fixedwindow.MaxLimit, Window: time.Hour})
+	onWindows(t, fixedwindow.MaxLimit, 1, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
 		r.start(4, func(int) { _, _ = l.Take(t.Context(), "a", fixedwindow.MaxLimit/10*4) })
 		r.Wait()
 		assert.Equal(t, []int{1, 1, 1}, r.Sizes(), "one, two and one")
-	})
-}
-
-// A batch's error, or a panic in a hook of the Redis client, is an error for all its callers.
-// None hangs, and later ones find all in order.
-func TestBatch_ErrorReachesAllCallers(t *testing.T) {
-	t.Parallel()
-	fail := errors.New("a hook fails")
-	type row struct {
-		fails func(trip, scripts int) error
-		want  error
-		text  string
-	}
-	limitertest.Each(t, map[string]row{
-		"an error": {func(int, int) error { return fail }, fail, ""},
-		"a panic":  {func(int, int) error { panic("a hook") }, limit.ErrUnknownOutcome, "a hook"},
-	}, func(t *testing.T, tt row) {
-		onWindows(t, 1, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
-			r.Fails = tt.fails
-			r.start(5, func(int) {
-				_, giveBack, err := l.TakeReturnable(context.Background(), "a", 1)
-				assert.ErrorIs(t, err, tt.want)
-				assert.ErrorContains(t, err, tt.text)
-				assert.Nil(t, giveBack)
-			})
-			r.Wait()
-			r.Fails = nil
-			assert.EqualValues(t, 9, limittest.Take(t, l, "a", 1).Remaining)
-		})
-	})
-}
-
-// A request that could not be sent in time fails, and says that it was not.
-func TestLane_UnsentCallFailsInTime(t *testing.T) {
-	t.Parallel()
-	onWindows(t, 1, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
-		r.Stuck.Store(true)
-		start := time.Now()
-		r.start(10, func(i int) {
-			_, err := l.Take(t.Context(), keyOf(i), 1)
-			assert.ErrorIs(t, err, limit.ErrUnavailable)
-			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
-		})
-		r.Wait()
-		time.Sleep(time.Minute)
-		r.Stuck.Store(false)
-		assert.True(t, limittest.Take(t, l, "a", 1).Granted)
 	})
 }
 
