@@ -2,16 +2,25 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -213,4 +222,331 @@ func leaving() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(limitertest.Outlasts, cancel)
 	return ctx
+}
+
+func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.StartRedis(t)
+	for _, tt := range []struct {
+		fault  string // EVALSHA, EVAL, EVALSHA ...
+		forget int    // before that call, too
+	}{{"", 0}, {"pass+drop", 0}, {"drop", 0}, {"pass+cut+pass+drop", 0}, {"pass+drop", 3}, {"pass+drop+pass+drop", 3}} {
+		t.Run(fmt.Sprint(tt.fault, ", forgotten ", tt.forget), func(t *testing.T) {
+			w := limitertest.NewWire(t, server, limitertest.Hourly(10), false)
+			limitertest.MustAcquire(t, w.Other, 3)
+			forget := func() { assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err()) }
+			met := actions(tt.fault, nil)
+			for _, requests := range [][]limitertest.Request{try(2), {limitertest.TryFor(1), limitertest.TryFor(9), limitertest.TakeFor(1)}} {
+				forget()
+				w.OnScript(func(s *lua.Script, n int) redistest.Action {
+					if s != lua.Acquire {
+						return redistest.Pass
+					}
+					if n == tt.forget {
+						forget()
+					}
+					if n <= len(met) {
+						return met[n-1]
+					}
+					return redistest.Pass
+				})
+				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, requests...)))
+			}
+			w.CheckHeld(t, 7, "acquired")
+
+			forget()
+			require.NoError(t, w.Release(t.Context(), 3), "NOSCRIPT says that it did not run")
+			w.CheckHeld(t, 4, "released")
+			forget()
+			w.On(lua.Release, redistest.Pass, redistest.DropAnswer)
+			require.ErrorIs(t, w.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
+			w.CheckHeld(t, 3, "released once")
+		})
+	}
+}
+
+// A lost answer to a joint call that carries its script, because the server did not
+// know it, costs its callers one attempt, and those who flew with it nothing.
+func TestJointCall_LostWithScriptCostsOneAttempt(t *testing.T) {
+	t.Parallel()
+	for _, opt := range kinds {
+		limitertest.Bubbles(t, map[string]redistest.Action{
+			"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer,
+		}, func(t *testing.T, lost redistest.Action) { loseJointCall(t, lost, opt) })
+	}
+}
+
+func loseJointCall(t *testing.T, lost redistest.Action, opt redistest.Options) {
+	t.Helper()
+	direct, m := redistest.Mini(t)
+	proxy := redistest.MiniProxy(t, m)
+	c := limitertest.NewClient(t, proxy.Client(t, &opt))
+	const rate, callers = 10, 40
+	limiters := make([]*rratelimiter.RateLimiter, callers)
+	for i := range limiters {
+		limiters[i] = c.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(rate, time.Hour)), rratelimiter.WithExact())
+		limitertest.MustAcquire(t, limiters[i], 1)
+		limitertest.MustAcquire(t, limiters[i], 1) // its short answer says that the limiter is shared
+	}
+	var sent, losses atomic.Int32
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		switch {
+		case sent.Add(1) <= 2: // while these two are under way the others gather
+			return redistest.Pass.After(10 * time.Millisecond)
+		case c.Name() == "eval" && c.Args[1] == lua.AcquireMany.Source && losses.Add(1) == 1:
+			return lost
+		}
+		return redistest.Pass
+	})
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i, l := range limiters {
+		wg.Go(func() {
+			if i%10 == 9 { // figures are not asked for together
+				d, err := l.Take(t.Context(), 1)
+				assert.NoError(t, limitertest.Granted(d.Granted, err))
+				assert.Less(t, time.Since(start), 100*time.Millisecond)
+				return
+			}
+			assert.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), 1, 0)))
+			assert.Less(t, time.Since(start), 1500*time.Millisecond)
+		})
+		synctest.Wait()
+	}
+	wg.Wait()
+	require.Positive(t, losses.Load())
+	for _, l := range limiters {
+		assert.EqualValues(t, 3, limitertest.InUse(t, direct, limitertest.KeysOf(l).Permits))
+		assert.EqualValues(t, rate-3, limitertest.Available(t, l))
+	}
+}
+
+// shortIDs reports whether the ids of two calls may meet: the copy of a call that comes a millisecond later may then take
+// its own for another's. See TestTryAcquire_DuplicateWithShortID.
+func shortIDs(version string) bool {
+	return version == limitertest.MembersOf["B"] || version == limitertest.MembersOf["C"]
+}
+
+// A short id at a member of this millisecond is the call's own, whose request came twice.
+func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []string{"B", "C"} {
+		synctest.Test(t, func(t *testing.T) {
+			rdb, m := redistest.Mini(t)
+			proxy := redistest.MiniProxy(t, m)
+			client := limitertest.NewClient(t, proxy.Client(t, nil), rratelimiter.WithRedissonVersion(limitertest.MembersOf[layout]))
+			byDefault := rratelimiter.WithDefault(limitertest.Hourly(10))
+			a, b := client.RateLimiter("{s}a", byDefault), client.RateLimiter("{s}b", byDefault)
+			proxy.OnCommand(func(c redistest.Command) redistest.Action {
+				if c.Name() == "eval" || c.Name() == "evalsha" {
+					return redistest.DuplicateLast
+				}
+				return redistest.Pass
+			})
+			limitertest.MustAcquire(t, a, 3)
+			assert.True(t, limitertest.TryAll(t, client, 2, a, b))
+			r := limitertest.Reserve(t, a, 1)
+			require.NoError(t, r.Settle(t.Context(), 4))
+			limitertest.MustAcquire(t, b, 8)
+			assert.EqualValues(t, 3+2+4, limitertest.InUse(t, rdb, limitertest.KeysOf(a).Permits))
+			assert.EqualValues(t, 2+8, limitertest.InUse(t, rdb, limitertest.KeysOf(b).Permits))
+			proxy.Settle(t)
+		})
+	}
+}
+
+// lose loses the first answers of calls for permits. Before the last of them is lost it calls meanwhile.
+func lose(t *testing.T, rdb redistest.Client, answers int, meanwhile func()) {
+	t.Helper()
+	for _, s := range []*lua.Script{lua.Acquire, lua.AcquireAll} {
+		require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
+	}
+	lost := 0
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		err := next()
+		if lost == answers || !redistest.Calls(cmds[0], lua.Acquire.SHA) && !redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
+			return err
+		}
+		if lost++; lost == answers {
+			meanwhile()
+		}
+		return redistest.Fail(cmds, errors.New("the line is dead"))
+	}))
+}
+
+// Two attempts were granted 4 permits, and all of them came back before the third: it is decided anew, as long as what
+// they were granted can't be in use any more, of several limiters in none. A refusal would name a wait although all is free.
+func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
+	t.Parallel()
+	second := []time.Duration{time.Second}
+	for what, c := range map[string]struct {
+		intervals []time.Duration     // of each limiter
+		ask       limitertest.Request // of one; nil: TryAcquireAll
+		released  bool                // of the last limiter, during the interval, by another program
+	}{
+		"TryAcquire":                     {second, limitertest.TryFor(4), false},
+		"Take":                           {second, limitertest.TakeFor(4), false},
+		"TakeUpTo":                       {second, limitertest.UpToFor(4), false},
+		"Reserve":                        {second, limitertest.ReserveFor(4), false},
+		"Hold":                           {[]time.Duration{time.Hour}, limitertest.ReserveFor(4, rratelimiter.Hold(time.Second)), false},
+		"released, in a longer interval": {[]time.Duration{time.Minute}, limitertest.TakeFor(4), true},
+		"TryAcquireAll":                  {[]time.Duration{time.Second, 2 * time.Second}, nil, false},
+		"TryAcquireAll, released in the longer one": {[]time.Duration{time.Second, time.Minute}, nil, true},
+	} {
+		eachLayout(t, what, func(t *testing.T, version string) {
+			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+				var cfgs []rratelimiter.Config
+				for _, interval := range c.intervals {
+					cfgs = append(cfgs, limitertest.Every(10, interval))
+				}
+				f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)), cfgs...)
+				others := f.SeenBy(limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)))
+				lose(t, rdb, 2, func() {
+					if c.released {
+						require.NoError(t, others.Limiters[len(cfgs)-1].Release(t.Context(), 4))
+					}
+					step(time.Duration(len(cfgs)) * time.Second)
+					for _, l := range others.Limiters {
+						require.True(t, limitertest.Take(t, l, 6).Granted) // what has run out goes
+					}
+				})
+				ask := c.ask
+				if ask == nil {
+					ask = func(*limitertest.Wire) (int64, error) { return limitertest.Counted(4, f.Try(t, 4), nil) }
+				}
+				got, err := ask(&limitertest.Wire{RateLimiter: f.Limiters[0]})
+				require.NoError(t, err)
+				assert.Equal(t, !c.released, got == 4)
+				for i, l := range f.Limiters {
+					assert.Equal(t, 6+got, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+					assert.Equal(t, 4-got, limitertest.Available(t, others.Limiters[i]))
+				}
+			})
+		})
+	}
+}
+
+func TestMain(m *testing.M) { limitertest.Main(m) }
+
+const (
+	places  = 20
+	workers = 8 // of each program
+)
+
+// A fleet is programs that handle requests in flight, each through a proxy of its own.
+type fleet struct {
+	*testing.T
+
+	prefix                       string // of all keys
+	busy, most, handled, refused atomic.Int64
+}
+
+type program struct {
+	proxy  *redistest.Proxy
+	client *rratelimiter.Client
+	stop   func() // returns when no requests are made any more
+	busy   atomic.Int64
+	killed atomic.Bool
+}
+
+func (f *fleet) start() *program {
+	p := &program{proxy: redistest.StartProxy(f, redistest.Shared(f).Addr())}
+	p.client = limitertest.OpenClient(p.proxy.Client(f, nil))
+	limits := httplimit.New(httplimit.Policy{Limiter: p.client.Keyed(f.prefix, rratelimiter.PerHour(places)), InFlight: true},
+		httplimit.WithTimeout(time.Minute), httplimit.WithKey(httplimit.Path()), httplimit.WithErrorHandler(func(*http.Request, error) {})) // callers that have gone
+	handler := limits.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		f.handled.Add(1)
+		p.busy.Add(1)
+		raise(&f.most, f.busy.Add(1))
+		defer func() {
+			if !p.killed.Load() { // otherwise its place stays taken
+				p.busy.Add(-1)
+				f.busy.Add(-1)
+			}
+		}()
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+		if rand.IntN(20) == 0 {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	ctx, end := context.WithCancel(context.Background())
+	over := limitertest.Go(func() {
+		limitertest.Together(workers, func(worker int) {
+			for n := 0; ctx.Err() == nil; n++ {
+				// One request of a program, at a time, may be on its way without a caller: the
+				// next of its worker waits.
+				leaves := time.Minute
+				if worker == 0 && n%2 == 0 {
+					leaves = time.Duration(1+rand.IntN(5000)) * time.Microsecond
+				}
+				f.request(handler, leaves)
+			}
+		})
+	})
+	p.stop = func() {
+		end()
+		<-over
+	}
+	return p
+}
+
+func (f *fleet) request(handler http.Handler, leaves time.Duration) {
+	defer func() { _ = recover() }()
+	ctx, leave := context.WithTimeout(context.Background(), leaves)
+	defer leave()
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx))
+	if w.Code == http.StatusTooManyRequests {
+		f.refused.Add(1)
+	}
+}
+
+// kill lets nothing of a program reach Redis any more, as its death would, and returns how many requests were at its handler.
+func (f *fleet) kill(p *program) (held int64) {
+	p.proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
+	p.proxy.HangUp()
+	p.killed.Store(true)
+	p.stop()
+	_ = p.client.Close(f.Context())
+	return p.busy.Load()
+}
+
+// work waits until some more requests were handled.
+func (f *fleet) work() {
+	before := f.handled.Load()
+	require.Eventually(f, func() bool { return f.handled.Load()-before >= 300 }, time.Minute, 5*time.Millisecond)
+}
+
+// Never more requests are in flight than there are places, in all programs together, though some are killed. What these held
+// stays taken until an interval is over, and nothing else.
+func TestInFlight_ProgramsAreKilled(t *testing.T) {
+	t.Parallel()
+	f := &fleet{T: t, prefix: redistest.Name(t) + ":"}
+	l := limitertest.NewClient(t, redistest.Redis(t)).RateLimiter(f.prefix + "http:/")
+	stop := func(programs ...*program) {
+		for _, p := range programs {
+			p.stop()
+			require.NoError(t, p.client.Close(t.Context()))
+		}
+	}
+	a, b, c := f.start(), f.start(), f.start()
+	f.work()
+	held := f.kill(a)
+	a = f.start()
+	f.work()
+	held += f.kill(b)
+	b = f.start()
+	f.work()
+	stop(a, b, c)
+	taken := places - limitertest.Available(t, l)
+	assert.GreaterOrEqual(t, taken, held, "what was in flight stays taken")
+	assert.LessOrEqual(t, taken, int64(2*(workers+1)), "and what was on its way")
+	d := f.start()
+	f.work()
+	stop(d)
+	assert.Equal(t, taken, places-limitertest.Available(t, l), "all else came back")
+	assert.LessOrEqual(t, f.most.Load(), int64(places), "in flight at the same time")
+	assert.Positive(t, f.refused.Load())
+	require.NoError(t, limitertest.Second(l.UpdateRate(t.Context(), rratelimiter.Config{Rate: places, Interval: time.Millisecond}, rratelimiter.KeepState())))
+	require.Eventually(t, func() bool { return limitertest.Available(t, l) == places }, time.Minute, time.Millisecond)
 }

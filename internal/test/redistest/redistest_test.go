@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -167,5 +169,142 @@ func TestTopology(t *testing.T) {
 		assert.IsType(t, (*redis.ClusterClient)(nil), rdb)
 	case redistest.RingOfMany:
 		assert.IsType(t, (*redis.Ring)(nil), rdb)
+	}
+}
+
+// proxied runs test with a proxy in front of each kind of server; direct is a
+// client that does not go through it. The client it hands out does not retry.
+func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client)) {
+	t.Helper()
+	opt := &redistest.Options{MaxRetries: -1, ReadTimeout: 500 * time.Millisecond}
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			direct, m := redistest.Mini(t)
+			p := redistest.MiniProxy(t, m)
+			test(t, p, p.Client(t, opt), direct)
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		direct := redistest.Redis(t)
+		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+		test(t, p, p.FairClient(t, opt), direct)
+	})
+}
+
+func TestProxyInAPipeline(t *testing.T) {
+	t.Parallel()
+	// Three commands in one write; the action is for the second.
+	type row struct {
+		action  redistest.Action
+		answers []int64
+		ran     string
+	}
+	limitertest.Each(t, map[string]row{
+		"Cut":        {redistest.Cut, []int64{1, 0, 0}, "1"},
+		"DropAnswer": {redistest.DropAnswer, []int64{1, 0, 0}, "2"},
+		"Swallow":    {redistest.Swallow, []int64{1, 0, 0}, "3"},
+		"Duplicate":  {redistest.Duplicate, []int64{1, 2, 4}, "4"},
+		"Pass":       {redistest.Pass.After(10 * time.Millisecond), []int64{1, 2, 3}, "3"},
+		"Late":       {redistest.Late.After(10 * time.Millisecond), []int64{1, 2, 3}, "3"},
+	}, func(t *testing.T, test row) {
+		proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client) {
+			ctx, name := t.Context(), redistest.Name(t)
+			p.OnCommand(redistest.Nth(2, name, test.action))
+			cmds, _ := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+				for range 3 {
+					pipe.Incr(ctx, name)
+				}
+				return nil
+			})
+			var answers []int64
+			for _, cmd := range cmds {
+				// When one answer fails, go-redis gives its error to all
+				// commands; the value shows which were answered.
+				answers = append(answers, cmd.(*redis.IntCmd).Val())
+			}
+			assert.Equal(t, test.answers, answers)
+			p.Settle(t)
+			assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
+		})
+	})
+}
+
+// A fair client gives up what an action keeps back, and nothing else.
+func TestFairClient(t *testing.T) {
+	t.Parallel()
+	p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+	const readTimeout = 50 * time.Millisecond
+	rdb := p.FairClient(t, &redistest.Options{MaxRetries: -1, ReadTimeout: readTimeout})
+	require.NoError(t, rdb.Ping(t.Context()).Err())
+
+	open := make(chan struct{})
+	p.OnCommand(redistest.Nth(1, "ping", redistest.Pass.Until(open)))
+	time.AfterFunc(5*readTimeout, func() { close(open) })
+	assert.NoError(t, rdb.Ping(t.Context()).Err(), "the test takes its time")
+
+	held := make(chan struct{})
+	for what, action := range map[string]redistest.Action{
+		"held": redistest.Pass.When(held), "late": redistest.Late.When(held), "swallowed": redistest.Swallow,
+	} {
+		p.OnCommand(redistest.Nth(1, "ping", action))
+		start := time.Now()
+		assert.ErrorContains(t, rdb.Ping(t.Context()).Err(), "i/o timeout", what)
+		assert.Less(t, time.Since(start), time.Minute, what)
+	}
+	close(held)
+}
+
+func TestVirtual(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+			ctx := t.Context()
+			require.Zero(t, rdb.DBSize(ctx).Val())
+			before, err := rdb.Time(ctx).Result()
+			require.NoError(t, err)
+			assert.WithinDuration(t, time.Now(), before, 0)
+			assert.EqualValues(t, 946684800, before.Unix(), "no wall clock")
+			require.NoError(t, rdb.Set(ctx, "key", "value", time.Hour).Err())
+
+			time.Sleep(time.Hour - time.Microsecond)
+			after, err := rdb.Eval(ctx, "local t = redis.call('TIME') return t[1] .. ' ' .. t[2]", nil).Text()
+			require.NoError(t, err)
+			assert.Equal(t, strconv.FormatInt(before.Unix()+3599, 10)+" 999999", after)
+			assert.EqualValues(t, 1, rdb.Exists(ctx, "key").Val())
+
+			// Redis keeps a key to the end of its last millisecond.
+			time.Sleep(time.Millisecond + time.Microsecond)
+			assert.EqualValues(t, 0, rdb.Exists(ctx, "key").Val())
+			require.NoError(t, rdb.Set(ctx, "left", "behind", 0).Err())
+		})
+	}
+}
+
+// A clock that is set back moves the moments away at which keys expire.
+func TestStepping(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
+			ctx, start := t.Context(), time.Now()
+			require.NoError(t, rdb.Set(ctx, "key", "value", time.Minute).Err())
+			require.NoError(t, rdb.Set(ctx, "stays", "value", 0).Err())
+			time.Sleep(10 * time.Second)
+			step(-time.Hour)
+			assert.WithinDuration(t, start.Add(10*time.Second-time.Hour), rdb.Time(ctx).Val(), 0)
+			assert.Equal(t, time.Hour+50*time.Second, rdb.PTTL(ctx, "key").Val())
+			assert.Equal(t, time.Duration(-1), rdb.PTTL(ctx, "stays").Val())
+			time.Sleep(time.Second)
+			assert.WithinDuration(t, start.Add(11*time.Second-time.Hour), rdb.Time(ctx).Val(), 0)
+			assert.Equal(t, time.Hour+49*time.Second, rdb.PTTL(ctx, "key").Val())
+			step(time.Hour)
+			assert.Equal(t, 49*time.Second, rdb.PTTL(ctx, "key").Val())
+			time.Sleep(time.Second)
+			assert.Equal(t, 48*time.Second, rdb.PTTL(ctx, "key").Val(), "a clock that has been set right goes on")
+			assert.WithinDuration(t, start.Add(12*time.Second), rdb.Time(ctx).Val(), 0)
+			step(50 * time.Second)
+			assert.Equal(t, []string{"stays"}, rdb.Keys(ctx, "*").Val())
+		})
 	}
 }
