@@ -3,6 +3,7 @@ package faults_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -68,32 +69,58 @@ func TestObserverReceivesAHang(t *testing.T) {
 	}, limitertest.LogTo(said))
 }
 
-// The observer learns of permits that can't be given back, since their server hangs.
+// The observer learns of permits that can't be given back, since their server hangs: of those that were granted when their
+// caller had gone, and of those of which that is unknown.
 func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 	t.Parallel()
-	observed(t, func(t *testing.T, s *scene) {
-		l := s.hundred("orders")
-		limitertest.MustAcquire(t, l, 1)
-		synctest.Wait() // its flight is over
-
-		// The answer is a grant, and comes when its caller has gone and the server hangs.
-		var once sync.Once
-		s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-			err := next()
-			once.Do(func() {
-				s.hook.hang(true)
-				time.Sleep(700 * time.Millisecond) // the attempt has a second
-			})
-			return err
-		}))
-		_, err := within(t, time.Second/2, func(ctx context.Context) (any, error) { return nil, l.Acquire(ctx, 7) })
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		time.Sleep(time.Minute)
-		given := s.events(limit.PermitsGivenUp)
-		require.Len(t, given, 1)
-		assert.Equal(t, "orders", given[0].Limiter)
-		assert.Equal(t, int64(7), given[0].Permits)
-		assert.Error(t, given[0].Err)
+	type call = func(ctx context.Context, s *scene, window *fixedwindow.Limiter) error
+	acquire := func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
+		return s.hundred("orders").Acquire(ctx, 7)
+	}
+	type row struct {
+		limiter string
+		granted bool // which its caller does not learn; otherwise that is in doubt
+		ask     call
+	}
+	limitertest.Each(t, map[string]row{
+		"granted":  {"orders", true, acquire},
+		"in doubt": {"orders", false, acquire},
+		"in doubt, of several": {"{s}a", false, func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
+			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.hundred("{s}a").Claim(7), s.hundred("{s}b").Claim(7)))
+		}},
+		"in doubt, of a window": {"keys", false, func(ctx context.Context, _ *scene, window *fixedwindow.Limiter) error {
+			return limitertest.Second(window.Take(ctx, "ann", 7))
+		}},
+	}, func(t *testing.T, r row) {
+		observed(t, func(t *testing.T, s *scene) {
+			window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
+			if r.granted {
+				limitertest.MustAcquire(t, s.hundred("orders"), 1)
+				synctest.Wait() // its flight is over
+				var once sync.Once
+				s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+					err := next()
+					once.Do(func() {
+						s.hook.hang(true)
+						time.Sleep(700 * time.Millisecond) // the attempt has a second
+					})
+					return err
+				}))
+			}
+			s.hook.hang(!r.granted)
+			_, err := within(t, time.Second/2, func(ctx context.Context) (any, error) { return nil, r.ask(ctx, s, window) })
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			time.Sleep(time.Minute)
+			s.hook.hang(false)
+			time.Sleep(time.Minute)
+			found := map[string]int64{}
+			for _, e := range s.events(limit.PermitsGivenUp) {
+				assert.Error(t, e.Err)
+				assert.True(t, r.granted || errors.Is(e.Err, limit.ErrUnknownOutcome), e.Err)
+				found[e.Limiter] += e.Permits
+			}
+			assert.Equal(t, int64(7), found[r.limiter], "%v", found)
+		})
 	})
 }
 
@@ -213,36 +240,4 @@ func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 			assert.Equal(t, test.told, strings.Contains(said.String(), logged))
 		}, rratelimiter.WithRedissonVersion(test.ours), limitertest.LogTo(said))
 	})
-}
-
-func TestObserverReceivesPermitsInDoubt(t *testing.T) {
-	t.Parallel()
-	type call = func(ctx context.Context, s *scene, window *fixedwindow.Limiter) error
-	for name, ask := range map[string]call{
-		"orders": func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
-			return s.hundred("orders").Acquire(ctx, 7)
-		},
-		"{s}a": func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
-			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.hundred("{s}a").Claim(7), s.hundred("{s}b").Claim(7)))
-		},
-		"keys": func(ctx context.Context, _ *scene, window *fixedwindow.Limiter) error {
-			return limitertest.Second(window.Take(ctx, "ann", 7))
-		},
-	} {
-		observed(t, func(t *testing.T, s *scene) {
-			window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
-			s.hook.hang(true)
-			_, err := within(t, time.Second/2, func(ctx context.Context) (any, error) { return nil, ask(ctx, s, window) })
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			time.Sleep(time.Minute)
-			s.hook.hang(false)
-			time.Sleep(time.Minute)
-			found := map[string]int64{}
-			for _, e := range s.events(limit.PermitsGivenUp) {
-				assert.ErrorIs(t, e.Err, limit.ErrUnknownOutcome)
-				found[e.Limiter] += e.Permits
-			}
-			assert.Equal(t, int64(7), found[name], "%v", found)
-		})
-	}
 }
