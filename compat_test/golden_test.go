@@ -207,10 +207,10 @@ type step struct {
 
 // outcome is the result of a step.
 type outcome struct {
-	Answer string                  `json:"answer,omitempty"`
-	Times  []int64                 `json:"times,omitempty"` // that are part of the answer
-	State  *model.State            `json:"state"`
-	Target model.Few[*model.State] `json:"target,omitempty"` // of the other limiters that have to do with the step
+	Answer string         `json:"answer,omitempty"`
+	Times  []int64        `json:"times,omitempty"` // that are part of the answer
+	State  *model.State   `json:"state"`
+	Target []*model.State `json:"target,omitempty"` // of the other limiters that have to do with the step
 
 	miscounted bool // by the model: rows were taken for permits
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,19 +19,19 @@ type Client struct {
 
 // An Op is an operation as it is called; times are milliseconds from now.
 type Op struct {
-	Do      string      `json:"do"`
-	Permits int64       `json:"permits,omitempty"`
-	Rate    *Rate       `json:"rate,omitempty"`
-	Keep    bool        `json:"keepState,omitempty"`
-	TTL     int64       `json:"ttl,omitempty"`
-	At      int64       `json:"at,omitempty"`
-	To      Few[string] `json:"to,omitempty"`    // the limiters beside the one it is called on
-	More    int64       `json:"more,omitempty"`  // permits that each of To is asked for beyond those of the one before
-	Held    bool        `json:"held,omitempty"`  // the handle has been refused lately
-	Row     *Row        `json:"row,omitempty"`   // the reserved row, of Permits, whatever is left of it
-	Used    int64       `json:"used,omitempty"`  // of them, or more
-	Hold    int64       `json:"hold,omitempty"`  // until what is reserved comes back
-	Early   int64       `json:"early,omitempty"` // how long before its grant the reserved row is dated, for a hold
+	Do      string   `json:"do"`
+	Permits int64    `json:"permits,omitempty"`
+	Rate    *Rate    `json:"rate,omitempty"`
+	Keep    bool     `json:"keepState,omitempty"`
+	TTL     int64    `json:"ttl,omitempty"`
+	At      int64    `json:"at,omitempty"`
+	To      []string `json:"to,omitempty"`    // the limiters beside the one it is called on
+	More    int64    `json:"more,omitempty"`  // permits that each of To is asked for beyond those of the one before
+	Held    bool     `json:"held,omitempty"`  // the handle has been refused lately
+	Row     *Row     `json:"row,omitempty"`   // the reserved row, of Permits, whatever is left of it
+	Used    int64    `json:"used,omitempty"`  // of them, or more
+	Hold    int64    `json:"hold,omitempty"`  // until what is reserved comes back
+	Early   int64    `json:"early,omitempty"` // how long before its grant the reserved row is dated, for a hold
 }
 
 // PermitsOf returns how many permits are asked of the limiter at that place, 0 being the one it is called on.
@@ -52,26 +51,6 @@ func (op Op) set() Answer {
 		return Say(true)
 	}
 	return Say("done")
-}
-
-// Few is a list. In JSON the only element of one stands for the list.
-type Few[E any] []E
-
-// MarshalJSON returns the list, or its only element.
-func (f Few[E]) MarshalJSON() ([]byte, error) {
-	if len(f) == 1 {
-		return json.Marshal(f[0])
-	}
-	return json.Marshal([]E(f))
-}
-
-// UnmarshalJSON is the reverse of MarshalJSON.
-func (f *Few[E]) UnmarshalJSON(text []byte) error {
-	if text[0] == '[' {
-		return json.Unmarshal(text, (*[]E)(f))
-	}
-	*f = make(Few[E], 1)
-	return json.Unmarshal(text, &(*f)[0])
 }
 
 // A Rate is one as Redis holds it: times are milliseconds.
