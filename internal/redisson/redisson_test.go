@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 )
@@ -138,41 +137,6 @@ func share(name, other string) bool {
 		}
 	}
 	return false
-}
-
-func TestOtherOfLongNames(t *testing.T) {
-	t.Parallel()
-	text := rapid.Map(rapid.SliceOfN(rapid.SampledFrom(words), 1, 12), func(all []string) string { return strings.Join(all, "") })
-	rapid.Check(t, func(rt *rapid.T) {
-		prefix := rapid.OneOf(rapid.SampledFrom([]string{"", "p:", "{shop}:", "{"}), text).Draw(rt, "prefix")
-		first := prefix + text.Draw(rt, "first")
-		second := prefix + text.Draw(rt, "second")
-		// Worth trying are a key of one as the name of the other, and names near it.
-		of := redisson.KeysOf(first, text.Draw(rt, "an id")).List()
-		if longer := rapid.SampledFrom(of).Draw(rt, "key"); rapid.Bool().Draw(rt, "a key") && strings.HasPrefix(longer, prefix) {
-			second = longer
-		}
-		if first == second || redisson.Other(prefix, first) != "" || redisson.Other(prefix, second) != "" {
-			return
-		}
-		ids := []string{"id", text.Draw(rt, "id")}
-		for _, key := range redisson.KeysOf(second, "id").List() {
-			for _, mine := range redisson.KeysOf(first, "id").List() {
-				if rest, ok := strings.CutPrefix(key, strings.TrimSuffix(mine, "id")); ok && strings.HasSuffix(mine, ":id") {
-					ids = append(ids, rest) // that would make it this key
-				}
-			}
-		}
-		for _, id := range ids {
-			for _, key := range redisson.KeysOf(first, id).List() {
-				for _, other := range ids {
-					if slices.Contains(redisson.KeysOf(second, other).List(), key) {
-						rt.Fatalf("%q is a key of %q and %q", key, first, second)
-					}
-				}
-			}
-		}
-	})
 }
 
 // Clients may choose long keys, so a name is not copied for each of its bytes.
