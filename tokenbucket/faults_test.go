@@ -54,19 +54,6 @@ var ofBuckets = limitertest.Tests[redistest.Client]{
 		assert.Zero(t, left)
 	},
 
-	// The time to live covers only the whole refills before the bucket is full, so that it starts
-	// full again too soon.
-	"TTLEndsBeforeTheRefill": func(t *testing.T, rdb redistest.Client) {
-		l := threeInTenSeconds(rdb)
-		d := limittest.Take(t, l, "key", 10)
-		assert.Equal(t, 40*time.Second, d.ResetAfter)
-		requireTTLs(t, rdb, "key", d)
-		time.Sleep(40*time.Second - time.Millisecond)
-		assert.Equal(t, int64(9), limittest.Take(t, l, "key", 10).Remaining)
-		time.Sleep(time.Millisecond)
-		assert.True(t, limittest.Take(t, l, "key", 10).Granted)
-	},
-
 	"Borrowing": func(t *testing.T, rdb redistest.Client) {
 		ctx := t.Context()
 		assert.False(t, limittest.Take(t, drained(t, rdb, 0), "key", 1).Granted, "off unless asked for")
@@ -170,7 +157,7 @@ func TestBucket(t *testing.T) {
 	limitertest.Virtual(t, ofBuckets, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
-// The time has another time to live than the tokens. Both live for as long as the bucket
+// The time has another time to live than the tokens, and neither covers more than the whole refills before the bucket is full. Both live for as long as the bucket
 // takes to fill, whatever wrote them and whatever the clock did since.
 func TestFaultTwoTimesToLive(t *testing.T) {
 	t.Parallel()
