@@ -3,6 +3,7 @@ package compat_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,178 +18,221 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestJavaCountsMergedMembers(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	name := redistest.Name(t)
-	set := layout.KeysOf(name, "")
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(300)))
+// A play is a limiter that a service in Java shares with one in Go.
+type play struct {
+	*testing.T
 
-	limiter := goes.RateLimiter(name)
-	require.Equal(t, 200, together(200, func() bool {
-		ok, err := limiter.TryAcquire(t.Context(), 1, 0)
-		return assert.NoError(t, err) && ok
-	}))
-	_, permits := stored(t, rdb, set.Value, set.Permits)
-	require.Less(t, len(permits), 200, "no member stands for more than one grant")
-	require.EqualValues(t, 100, java.Available(name))
-	require.False(t, java.Try(name, 101))
-	require.True(t, java.Try(name, 100))
-	require.False(t, java.Try(name, 1))
-
-	// Some of a merged member is given back; Java reads the rest.
-	goes.Release(name, 150)
-	require.EqualValues(t, 150, java.Available(name))
-	java.KeepState(name, rratelimiter.PerHour(400))
-	require.EqualValues(t, 250, java.Available(name))
-
-	// The value gets lost, and the permits run out. Redisson then counts the
-	// members that it sweeps.
-	passTime(t, rdb, name, time.Hour)
-	require.EqualValues(t, 400, java.Available(name))
-	require.True(t, java.Try(name, 400))
-	require.Zero(t, goes.Available(name))
+	java, goes service
+	rdb        redistest.Client
+	name       string
+	keys       layout.Keys
 }
 
-// Java reads a rate that Go has set for a while as any other, also if it makes the value, and after its end until Go asks.
-func TestJavaReadsOverrides(t *testing.T) {
+// playEach runs each as a subtest, with services of its own.
+func playEach(t *testing.T, all map[string]func(p *play)) {
+	t.Helper()
+	driver := sharedDriver(t)
+	limitertest.Each(t, all, func(t *testing.T, test func(p *play)) {
+		p := &play{T: t, rdb: redistest.Redis(t), name: redistest.Name(t)}
+		p.java, p.goes = driver.service(t, redistest.Shared(t).URL()), newGo(t, p.rdb)
+		p.keys = layout.KeysOf(p.name, p.java.java.ID)
+		test(p)
+	})
+}
+
+// A deed is what one of the services does with a limiter.
+type deed func(s service, limiter string)
+
+func (s service) do(limiter string, deeds ...deed) {
+	s.t.Helper()
+	for _, do := range deeds {
+		do(s, limiter)
+	}
+}
+
+// Java has the service in Java do something, Go the other, and both each.
+func (p *play) Java(deeds ...deed) { p.java.do(p.name, deeds...) }
+func (p *play) Go(deeds ...deed)   { p.goes.do(p.name, deeds...) }
+func (p *play) both(deeds ...deed) {
+	p.Java(deeds...)
+	p.Go(deeds...)
+}
+
+func (p *play) pass(d time.Duration) { passTime(p, p.rdb, p.name, d, p.java.java.ID) }
+
+func sets(cfg rratelimiter.Config) deed {
+	return func(s service, limiter string) { require.True(s.t, s.TrySetRate(limiter, cfg)) }
+}
+
+func keeps(cfg rratelimiter.Config) deed {
+	return func(s service, limiter string) { s.KeepState(limiter, cfg) }
+}
+
+func has(cfg rratelimiter.Config) deed {
+	return func(s service, limiter string) { require.Equal(s.t, cfg, s.Config(limiter)) }
+}
+
+func take(permits int64) deed {
+	return func(s service, limiter string) { require.True(s.t, s.Try(limiter, permits), "%d permits", permits) }
+}
+
+func refuse(permits int64) deed {
+	return func(s service, limiter string) { require.False(s.t, s.Try(limiter, permits), "%d permits", permits) }
+}
+
+func free(want int64) deed {
+	return func(s service, limiter string) { require.Equal(s.t, want, s.Available(limiter)) }
+}
+
+func release(permits int64) deed {
+	return func(s service, limiter string) { s.Release(limiter, permits) }
+}
+
+// reserve has Go reserve permits.
+func (p *play) reserve(permits int64, opts ...rratelimiter.ReserveOption) *rratelimiter.Reservation {
+	p.Helper()
+	return limitertest.Reserve(p, p.goes.RateLimiter(p.name), permits, opts...)
+}
+
+func perClient(cfg rratelimiter.Config) rratelimiter.Config {
+	cfg.Type = rratelimiter.PerClient
+	return cfg
+}
+
+var tenAnHour = rratelimiter.PerHour(10)
+
+var shared = map[string]func(p *play){
+	"CountsMergedMembers": func(p *play) {
+		p.Java(sets(rratelimiter.PerHour(300)))
+		limiter := p.goes.RateLimiter(p.name)
+		require.Equal(p, 200, together(200, func() bool {
+			ok, err := limiter.TryAcquire(p.Context(), 1, 0)
+			return assert.NoError(p, err) && ok
+		}))
+		_, permits := stored(p, p.rdb, p.keys.Value, p.keys.Permits)
+		require.Less(p, len(permits), 200, "no member stands for more than one grant")
+		p.Java(free(100), refuse(101), take(100), refuse(1))
+
+		// Some of a merged member is given back; Java reads the rest.
+		p.Go(release(150))
+		p.Java(free(150), keeps(rratelimiter.PerHour(400)), free(250))
+
+		// The permits run out. Redisson then counts the members that it sweeps.
+		p.pass(time.Hour)
+		p.Java(free(400), take(400))
+		p.Go(free(0))
+	},
+	// What a hold keeps is free for Java when it is over, and not before. Settled in time it counts for an interval,
+	// settled late from then on.
+	"GetsWhatAHoldGivesBack": func(p *play) {
+		p.Java(sets(tenAnHour))
+		p.reserve(8, rratelimiter.Hold(20*time.Minute))
+		p.Java(free(2), take(1))
+		p.pass(19 * time.Minute)
+		p.Java(refuse(2)) // before the hold is over
+		p.pass(time.Minute)
+		p.Java(take(9))
+		p.Go(free(0))
+		p.pass(time.Hour)
+
+		settled := p.reserve(8, rratelimiter.Hold(20*time.Minute))
+		p.pass(10 * time.Minute)
+		require.NoError(p, settled.Settle(p.Context(), 6))
+		p.Java(free(4))
+		p.pass(49 * time.Minute)
+		p.Java(refuse(5))
+		p.pass(time.Minute)
+		p.Java(free(10))
+
+		late := p.reserve(8, rratelimiter.Hold(time.Millisecond))
+		require.Eventually(p, func() bool { return p.java.Try(p.name, 10) }, time.Minute, time.Millisecond)
+		require.NoError(p, late.Settle(p.Context(), 6))
+		p.Java(refuse(1), free(-6))
+		p.pass(time.Hour)
+		p.both(free(10))
+	},
+	// A place is a permit in use for as long as it is renewed, and free once it is cancelled or its time is over.
+	"SeesPlacesThatAreRenewed": func(p *play) {
+		p.Java(sets(tenAnHour))
+		whole, held := p.reserve(4), p.reserve(4, rratelimiter.Hold(40*time.Minute))
+		for range 4 {
+			p.pass(30 * time.Minute)
+			require.NoError(p, whole.Renew(p.Context()))
+			require.NoError(p, held.Renew(p.Context()))
+			p.Java(refuse(3), free(2))
+		}
+		p.pass(39 * time.Minute)
+		p.Java(refuse(3))
+		p.pass(time.Minute)
+		p.Java(take(6)) // the hold is over
+		require.ErrorIs(p, held.Renew(p.Context()), rratelimiter.ErrSettled)
+		require.NoError(p, whole.Cancel(p.Context()))
+		p.Java(free(4), take(4), refuse(1))
+	},
+}
+
+// readsOverride has Java read a rate that Go has set for a while as any other, also if it makes the value, and after its end until Go asks.
+func readsOverride(kind rratelimiter.RateType) func(p *play) {
+	return func(p *play) {
+		before := rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Hour}
+		during := rratelimiter.Config{Type: kind, Rate: 20, Interval: 2 * time.Hour}
+		l := p.goes.RateLimiter(p.name)
+		override := func() { require.NoError(p, l.SetRate(p.Context(), during, rratelimiter.For(time.Hour))) }
+		p.Go(sets(before))
+		override()
+		p.Java(has(during), take(15), refuse(6), free(5), release(1)) // by a value that Java makes
+
+		require.NoError(p, p.rdb.HSet(p.Context(), p.name, "override", "1000 5 3600000 0").Err()) // it has ended
+		p.Java(has(during), take(1))
+		p.goes.Available(p.name)
+		p.Java(has(before))
+
+		override()
+		p.Java(keeps(before))
+		_, overridden, err := l.Override(p.Context())
+		require.NoError(p, err)
+		require.False(p, overridden)
+	}
+}
+
+// countsMany has a member of more permits than one signed number of 32 bits holds be read right too.
+func countsMany(rate int64) func(p *play) {
+	return func(p *play) {
+		many := min(rate-5, rratelimiter.MaxPermits)
+		p.Go(sets(rratelimiter.PerHour(rate)))
+		require.Equal(p, rate, p.java.Config(p.name).Rate)
+		p.both(free(rate))
+		p.Go(take(many))
+		p.both(free(rate - many))
+		p.Java(take(5))
+		p.both(free(rate - many - 5))
+		p.pass(time.Hour)
+		p.both(free(rate))
+		p.Java(take(many))
+		p.both(free(rate - many))
+		p.Go(release(many - 1))
+		p.both(free(rate - 1))
+		p.pass(time.Hour)
+		p.Java(take(1))
+		p.both(free(rate - 1))
+		p.Go(keeps(rratelimiter.PerHour(rate - 1)))
+		p.both(free(rate - 2))
+		p.Java(release(1))
+		p.both(free(rate - 1))
+	}
+}
+
+func TestJava(t *testing.T) {
 	t.Parallel()
-	java, goes, rdb := newBoth(t)
+	requireRelease(t, "3.35.0")
+	all := maps.Clone(shared)
 	for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
-		t.Run(kind.String(), func(t *testing.T) {
-			java, goes := java.in(t), goes.in(t)
-			name := redistest.Name(t)
-			before := rratelimiter.Config{Type: kind, Rate: 5, Interval: time.Hour}
-			during := rratelimiter.Config{Type: kind, Rate: 20, Interval: 2 * time.Hour}
-			override := func() {
-				t.Helper()
-				require.NoError(t, goes.RateLimiter(name).SetRate(t.Context(), during, rratelimiter.For(time.Hour)))
-			}
-			goes.SetRate(name, before)
-			override()
-			require.Equal(t, during, java.Config(name))
-			require.True(t, java.Try(name, 15)) // by a value that Java makes
-			require.False(t, java.Try(name, 6))
-			require.EqualValues(t, 5, java.Available(name))
-			java.Release(name, 1)
-
-			require.NoError(t, rdb.HSet(t.Context(), name, "override", "1000 5 3600000 0").Err()) // it has ended
-			require.Equal(t, during, java.Config(name))
-			require.True(t, java.Try(name, 1))
-			goes.Available(name)
-			require.Equal(t, before, java.Config(name))
-
-			override()
-			java.KeepState(name, before)
-			_, overridden, err := goes.RateLimiter(name).Override(t.Context())
-			require.NoError(t, err)
-			require.False(t, overridden)
-		})
+		all[fmt.Sprint("ReadsOverrides/", kind)] = readsOverride(kind)
 	}
-}
-
-// A member of more permits than one signed number of 32 bits holds is read right too.
-func TestJavaCountsMembersOfManyPermits(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
 	for _, rate := range []int64{1 << 31, 1 << 32, 1e14, 1e15, rratelimiter.MaxRate - 1, rratelimiter.MaxRate} {
-		t.Run(fmt.Sprint(rate), func(t *testing.T) {
-			java, goes := java.in(t), goes.in(t)
-			name := redistest.Name(t)
-			free := func(want int64) {
-				t.Helper()
-				require.Equal(t, want, java.Available(name), "Java")
-				require.Equal(t, want, goes.Available(name), "Go")
-			}
-			goes.SetRate(name, rratelimiter.PerHour(rate))
-			require.Equal(t, rate, java.Config(name).Rate)
-			free(rate)
-			many := min(rate-5, rratelimiter.MaxPermits)
-			require.True(t, goes.Try(name, many))
-			free(rate - many)
-			require.True(t, java.Try(name, 5))
-			free(rate - many - 5)
-			passTime(t, rdb, name, time.Hour)
-			free(rate)
-			require.True(t, java.Try(name, many))
-			free(rate - many)
-			goes.Release(name, many-1)
-			free(rate - 1)
-			passTime(t, rdb, name, time.Hour)
-			require.True(t, java.Try(name, 1))
-			free(rate - 1)
-			goes.KeepState(name, rratelimiter.PerHour(rate-1))
-			free(rate - 2)
-			java.Release(name, 1)
-			free(rate - 1)
-		})
+		all[fmt.Sprint("CountsMembersOfManyPermits/", rate)] = countsMany(rate)
 	}
-}
-
-// What a hold keeps is free for Java when it is over, and not before. Settled in time it counts for an interval,
-// settled late from then on.
-func TestJavaGetsWhatAHoldGivesBack(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
-	reserve := func(d time.Duration) *rratelimiter.Reservation {
-		t.Helper()
-		return limitertest.Reserve(t, goes.RateLimiter(name), 8, rratelimiter.Hold(d))
-	}
-	reserve(20 * time.Minute)
-	require.EqualValues(t, 2, java.Available(name))
-	require.True(t, java.Try(name, 1))
-	passTime(t, rdb, name, 19*time.Minute)
-	require.False(t, java.Try(name, 2), "before the hold is over")
-	passTime(t, rdb, name, time.Minute)
-	require.True(t, java.Try(name, 9), "after it")
-	require.Zero(t, goes.Available(name))
-	passTime(t, rdb, name, time.Hour)
-
-	settled := reserve(20 * time.Minute)
-	passTime(t, rdb, name, 10*time.Minute)
-	require.NoError(t, settled.Settle(t.Context(), 6))
-	require.EqualValues(t, 4, java.Available(name))
-	passTime(t, rdb, name, 49*time.Minute)
-	require.False(t, java.Try(name, 5))
-	passTime(t, rdb, name, time.Minute)
-	require.EqualValues(t, 10, java.Available(name))
-
-	late := reserve(time.Millisecond)
-	require.Eventually(t, func() bool { return java.Try(name, 10) }, time.Minute, time.Millisecond)
-	require.NoError(t, late.Settle(t.Context(), 6))
-	require.False(t, java.Try(name, 1))
-	require.EqualValues(t, -6, java.Available(name))
-	passTime(t, rdb, name, time.Hour)
-	require.EqualValues(t, 10, java.Available(name))
-	require.EqualValues(t, 10, goes.Available(name))
-}
-
-// To Java a place is a permit in use for as long as it is renewed, and free once it is cancelled or its time is over.
-func TestJavaSeesPlacesThatAreRenewed(t *testing.T) {
-	t.Parallel()
-	java, goes, rdb := newBoth(t)
-	name := redistest.Name(t)
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(10)))
-	whole := limitertest.Reserve(t, goes.RateLimiter(name), 4)
-	held := limitertest.Reserve(t, goes.RateLimiter(name), 4, rratelimiter.Hold(40*time.Minute))
-	for range 4 {
-		passTime(t, rdb, name, 30*time.Minute)
-		require.NoError(t, whole.Renew(t.Context()))
-		require.NoError(t, held.Renew(t.Context()))
-		require.False(t, java.Try(name, 3))
-		require.EqualValues(t, 2, java.Available(name))
-	}
-	passTime(t, rdb, name, 39*time.Minute)
-	require.False(t, java.Try(name, 3))
-	passTime(t, rdb, name, time.Minute)
-	require.True(t, java.Try(name, 6), "the hold is over")
-	require.ErrorIs(t, held.Renew(t.Context()), rratelimiter.ErrSettled)
-	require.NoError(t, whole.Cancel(t.Context()))
-	require.EqualValues(t, 4, java.Available(name))
-	require.True(t, java.Try(name, 4))
-	require.False(t, java.Try(name, 1))
+	playEach(t, all)
 }
 
 // goID is the client id of the Go services that are given one.
@@ -235,22 +279,19 @@ func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 		return all
 	}
 	require.Empty(t, kept())
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(5)))
-	require.True(t, java.Try(name, 2))
-	require.EqualValues(t, 3, goes.Available(name))
+	java.do(name, sets(rratelimiter.PerHour(5)), take(2))
+	goes.do(name, free(3))
 	before := kept()
-	require.True(t, goes.Try(name, 3))
-	require.False(t, java.Try(name, 1))
+	goes.do(name, take(3))
+	java.do(name, refuse(1))
 	require.ElementsMatch(t, before, kept())
 	require.Len(t, before, 3)
 	require.True(t, goes.Delete(name))
 	require.Empty(t, kept())
 
-	require.True(t, goes.TrySetRate(name, perClient(rratelimiter.PerHour(5))))
-	require.True(t, goes.Try(name, 3))
+	goes.do(name, sets(perClient(rratelimiter.PerHour(5))), take(3))
 	require.Len(t, kept(), 3)
-	require.EqualValues(t, 5, java.Available(name))
-	require.True(t, java.Try(name, 5))
+	java.do(name, free(5), take(5))
 	set, goSet := layout.KeysOf(prefix+name, java.java.ID), layout.KeysOf(prefix+name, goID)
 	require.ElementsMatch(t, kept(), []string{set.Config, set.ClientValue, set.ClientPermits, goSet.ClientValue, goSet.ClientPermits})
 	require.True(t, java.Delete(name))
@@ -302,72 +343,14 @@ func TestWaitingOnBothSides(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begin), 4*interval, "30 of 6 an interval")
 }
 
-// TestDefects shows that Redisson gets wrong what docs/differences.md says, as far as the traces
-// of TestGolden don't. The tests which that page names show that this module gets it right.
-func TestDefects(t *testing.T) {
-	t.Parallel()
-	driver := sharedDriver(t)
-	if *redissonVersion != newestRedisson {
-		t.Skip("the defects are those of Redisson " + newestRedisson)
-	}
-	for name, show := range defects {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			v := &victim{t: t, rdb: redistest.Redis(t), name: redistest.Name(t)}
-			v.service = driver.service(t, redistest.Shared(t).URL())
-			v.goes = newGo(t, v.rdb)
-			v.keys = layout.KeysOf(v.name, v.java.ID)
-			show(v)
-		})
-	}
-}
-
-// victim is a limiter of a service in Java; one in Go may look after it.
-type victim struct {
-	service
-
-	t    *testing.T
-	goes service
-	rdb  redistest.Client
-	name string
-	keys layout.Keys
-}
-
-// begin sets a rate, and takes permits.
-func (v *victim) begin(cfg rratelimiter.Config, permits int64) {
-	v.t.Helper()
-	require.True(v.t, v.TrySetRate(v.name, cfg))
-	v.take(permits)
-}
-
-func (v *victim) take(permits int64) {
-	v.t.Helper()
-	require.True(v.t, v.Try(v.name, permits))
-}
-
-func (v *victim) pass(d time.Duration) {
-	v.t.Helper()
-	passTime(v.t, v.rdb, v.name, d, v.java.ID)
-}
-
-func (v *victim) free(want int64) {
-	v.t.Helper()
-	assert.Equal(v.t, want, v.Available(v.name))
-}
-
-func (v *victim) lose(key string) {
-	v.t.Helper()
-	require.NoError(v.t, v.rdb.Del(v.t.Context(), key).Err())
-}
-
 // through makes Redisson use a proxy, on whose acquires act then acts.
-func (v *victim) through(act func(redistest.Command) redistest.Action) *redistest.Proxy {
-	v.t.Helper()
-	proxy := redistest.StartProxy(v.t, redistest.Shared(v.t).Addr())
-	v.java = v.java.driver.open(v.t, "redis://"+proxy.Addr())
-	v.begin(rratelimiter.PerHour(20), 1)
+func (p *play) through(act func(redistest.Command) redistest.Action) *redistest.Proxy {
+	p.Helper()
+	proxy := redistest.StartProxy(p, redistest.Shared(p).Addr())
+	p.java.java = p.java.java.driver.open(p, "redis://"+proxy.Addr())
+	p.Java(sets(rratelimiter.PerHour(20)), take(1))
 	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		if strings.HasPrefix(c.Name(), "eval") && c.Contains(v.keys.Permits) {
+		if strings.HasPrefix(c.Name(), "eval") && c.Contains(p.keys.Permits) {
 			return act(c)
 		}
 		return redistest.Pass
@@ -375,99 +358,89 @@ func (v *victim) through(act func(redistest.Command) redistest.Action) *redistes
 	return proxy
 }
 
-func perClient(cfg rratelimiter.Config) rratelimiter.Config {
-	cfg.Type = rratelimiter.PerClient
-	return cfg
-}
-
-func keepingAlive(cfg rratelimiter.Config, ttl time.Duration) rratelimiter.Config {
-	cfg.KeepAlive = ttl
-	return cfg
-}
-
-var tenAnHour = rratelimiter.PerHour(10)
-
-var defects = map[string]func(v *victim){
-	"an acquire that is sent twice": func(v *victim) {
-		proxy := v.through(func(redistest.Command) redistest.Action { return redistest.Duplicate })
+var defects = map[string]func(p *play){
+	"an acquire that is sent twice": func(p *play) {
+		proxy := p.through(func(redistest.Command) redistest.Action { return redistest.Duplicate })
 		for range 9 {
-			v.take(1)
+			p.Java(take(1))
 		}
-		proxy.Settle(v.t)
+		proxy.Settle(p)
 		proxy.OnCommand(nil)
-		v.free(1)
-		v.pass(time.Hour)
-		v.free(11)
+		p.Java(free(1))
+		p.pass(time.Hour)
+		p.Java(free(11))
 	},
-	"a cancelled acquire keeps its permits": func(v *victim) {
+	"a cancelled acquire keeps its permits": func(p *play) {
 		// The answer comes after the caller has gone.
 		gone, under := make(chan struct{}), make(chan struct{}, 100)
-		proxy := v.through(func(redistest.Command) redistest.Action {
+		proxy := p.through(func(redistest.Command) redistest.Action {
 			under <- struct{}{}
 			return redistest.Pass.When(gone)
 		})
-		ctx, cancel := context.WithCancel(v.t.Context())
+		ctx, cancel := context.WithCancel(p.Context())
 		errs := make(chan error)
-		go func() {
-			_, err := v.service.take(ctx, v.name, 2, 0)
-			errs <- err
-		}()
+		go func() { errs <- limitertest.Second(p.java.take(ctx, p.name, 2, 0)) }()
 		<-under
 		cancel()
-		require.ErrorIs(v.t, <-errs, context.Canceled)
+		require.ErrorIs(p, <-errs, context.Canceled)
 		close(gone)
-		proxy.Settle(v.t)
-		v.free(17)
+		proxy.Settle(p)
+		p.Java(free(17))
 	},
-	"a value above the rate": func(v *victim) {
-		v.begin(tenAnHour, 3)
-		v.Release(v.name, 3)
-		v.pass(time.Hour)
-		v.free(13)
-		assert.EqualValues(v.t, 10, v.goes.Available(v.name), "Go looks")
-		v.free(10)
+	"a value above the rate": func(p *play) {
+		p.Java(sets(tenAnHour), take(3), release(3))
+		p.pass(time.Hour)
+		p.Java(free(13))
+		p.Go(free(10)) // which sets it right
+		p.Java(free(10))
 	},
-	"a set without a value": func(v *victim) {
-		v.begin(tenAnHour, 10)
-		v.lose(v.keys.Value)
-		v.take(10)
+	"a set without a value": func(p *play) {
+		p.Java(sets(tenAnHour), take(10))
+		require.NoError(p, p.rdb.Del(p.Context(), p.keys.Value).Err())
+		p.Java(take(10))
 	},
-	"permits out of range": func(v *victim) {
+	"permits out of range": func(p *play) {
 		const rate = 1 << 33
-		v.begin(rratelimiter.PerHour(rate), 10)
-		for _, permits := range []int64{0, -5, 1<<32 + 7} {
-			v.take(permits)
-		}
-		value, permits := stored(v.t, v.rdb, v.keys.Value, v.keys.Permits)
-		assert.Equal(v.t, int64(rate-10+5-(1<<32+7)), value)
-		assert.ElementsMatch(v.t, []int64{10, 0, 1<<32 - 5, 7}, permits)
+		p.Java(sets(rratelimiter.PerHour(rate)), take(10), take(0), take(-5), take(1<<32+7))
+		value, permits := stored(p, p.rdb, p.keys.Value, p.keys.Permits)
+		assert.Equal(p, int64(rate-10+5-(1<<32+7)), value)
+		assert.ElementsMatch(p, []int64{10, 0, 1<<32 - 5, 7}, permits)
 
-		require.True(v.t, v.Delete(v.name))
-		v.begin(rratelimiter.PerHour(1<<63-1), 1)
-		v.pass(time.Hour)
-		_, err := v.service.take(v.t.Context(), v.name, 1, 0)
-		require.ErrorContains(v.t, err, "not an integer")
+		require.True(p, p.java.Delete(p.name))
+		p.Java(sets(rratelimiter.PerHour(1<<63-1)), take(1))
+		p.pass(time.Hour)
+		require.ErrorContains(p, limitertest.Second(p.java.take(p.Context(), p.name, 1, 0)), "not an integer")
 	},
-	"TrySetRate changes an older limiter": func(v *victim) {
-		require.True(v.t, v.TrySetRate(v.name, tenAnHour))
-		require.NoError(v.t, v.rdb.HDel(v.t.Context(), v.name, "keepAliveTime").Err())
-		require.False(v.t, v.TrySetRate(v.name, keepingAlive(tenAnHour, time.Hour)))
-		v.take(1)
-		assert.InDelta(v.t, time.Hour, v.rdb.PTTL(v.t.Context(), v.name).Val(), float64(20*time.Minute))
+	"TrySetRate changes an older limiter": func(p *play) {
+		keepingAlive := tenAnHour
+		keepingAlive.KeepAlive = time.Hour
+		p.Java(sets(tenAnHour))
+		require.NoError(p, p.rdb.HDel(p.Context(), p.name, "keepAliveTime").Err())
+		require.False(p, p.java.TrySetRate(p.name, keepingAlive))
+		p.Java(take(1))
+		assert.InDelta(p, time.Hour, p.rdb.PTTL(p.Context(), p.name).Val(), float64(20*time.Minute))
 	},
-	"AvailablePermits leaves a value for ever": func(v *victim) {
-		require.True(v.t, v.TrySetRate(v.name, tenAnHour))
-		_, err := ask[bool](v.t.Context(), v.java, "expire", v.name, time.Hour.Milliseconds())
-		require.NoError(v.t, err)
-		v.free(10)
-		v.pass(time.Hour)
-		assert.EqualValues(v.t, 1, v.rdb.Exists(v.t.Context(), v.keys.Value).Val())
+	"AvailablePermits leaves a value for ever": func(p *play) {
+		p.Java(sets(tenAnHour))
+		require.NoError(p, limitertest.Second(ask[bool](p.Context(), p.java.java, "expire", p.name, time.Hour.Milliseconds())))
+		p.Java(free(10))
+		p.pass(time.Hour)
+		assert.EqualValues(p, 1, p.rdb.Exists(p.Context(), p.keys.Value).Val())
 	},
-	"rename moves the configuration alone": func(v *victim) {
-		v.begin(tenAnHour, 10)
-		to := v.name + ":new"
-		_, err := ask[string](v.t.Context(), v.java, "rename", v.name, to)
-		require.NoError(v.t, err)
-		assert.True(v.t, v.Try(to, 10), "20 in one interval")
+	"rename moves the configuration alone": func(p *play) {
+		p.Java(sets(tenAnHour), take(10))
+		to := p.name + ":new"
+		require.NoError(p, limitertest.Second(ask[string](p.Context(), p.java.java, "rename", p.name, to)))
+		p.java.do(to, take(10)) // 20 in one interval
 	},
+}
+
+// TestDefects shows that Redisson gets wrong what docs/differences.md says, as far as the traces
+// of TestGolden don't. The tests which that page names show that this module gets it right.
+func TestDefects(t *testing.T) {
+	t.Parallel()
+	if *redissonVersion != newestRedisson {
+		t.Skip("the defects are those of Redisson " + newestRedisson)
+	}
+	playEach(t, defects)
 }

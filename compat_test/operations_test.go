@@ -300,11 +300,10 @@ func TestRedisson_DatabasesAreApart(t *testing.T) {
 	java := newJava(t, url+"/1")
 	goes := newGo(t, redistest.Redis(t))
 	name := redistest.Name(t)
-	require.True(t, goes.TrySetRate(name, rratelimiter.PerHour(1)))
+	goes.do(name, sets(rratelimiter.PerHour(1)))
 	require.False(t, java.Exists(name))
-	require.True(t, java.TrySetRate(name, rratelimiter.PerHour(1)))
-	require.True(t, goes.Try(name, 1))
-	require.True(t, java.Try(name, 1))
+	java.do(name, sets(rratelimiter.PerHour(1)), take(1))
+	goes.do(name, take(1))
 	require.True(t, java.Delete(name))
 	require.True(t, goes.Exists(name))
 }
@@ -318,31 +317,27 @@ func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM 
 		program := func(rate int64) *rratelimiter.RateLimiter {
 			return newGo(t, rdb, sharing(peer.release.Version)...).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
 		}
-		require.True(t, limitertest.Try(t, program(1000), 2))
-		require.True(t, java.Try(name, 2))
-		require.EqualValues(t, 996, java.Available(name))
+		limitertest.MustAcquire(t, program(1000), 2)
+		java.do(name, take(2), free(996))
 
-		require.True(t, limitertest.Try(t, program(10), 1))
+		limitertest.MustAcquire(t, program(10), 1)
 		assert.EqualValues(t, 10, java.Config(name).Rate)
-		assert.EqualValues(t, 5, java.Available(name), "permits in use stay so")
-		assert.True(t, java.Try(name, 3))
-		assert.False(t, java.Try(name, 3))
-		require.False(t, limitertest.Try(t, program(7), 1))
-		assert.False(t, java.Try(name, 1), "8 of 7 are in use")
+		java.do(name, free(5), take(3), refuse(3)) // permits in use stay so
+		limitertest.MustRefuse(t, program(7), 1)
+		java.do(name, refuse(1)) // 8 of 7 are in use
 
 		if !peer.release.Lacks("setRate") {
 			java.SetRate(name, rratelimiter.PerHour(20))
 		} else {
 			require.True(t, java.Delete(name))
 			require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
-			require.True(t, java.TrySetRate(name, rratelimiter.PerHour(20)))
+			java.do(name, sets(rratelimiter.PerHour(20)))
 		}
 		for _, other := range []int64{3, 1000} {
-			assert.True(t, limitertest.Try(t, program(other), 2))
+			limitertest.MustAcquire(t, program(other), 2)
 			assert.EqualValues(t, 20, java.Config(name).Rate, "it was set on purpose")
 		}
-		assert.True(t, java.Try(name, 16))
-		assert.False(t, java.Try(name, 1))
+		java.do(name, take(16), refuse(1))
 	})
 }
 
@@ -354,11 +349,10 @@ func TestWithClientName_RedissonIsUnaffected(t *testing.T) {
 	rdb := server.Client(t, nil)
 	java, goes := newJava(t, server.URL()), newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))
 	set := layout.KeysOf("orders", "")
-	require.True(t, java.TrySetRate("orders", rratelimiter.PerHour(100)))
+	java.do("orders", sets(rratelimiter.PerHour(100)))
 	goes.TrySetRate("orders", rratelimiter.PerHour(1))
-	require.True(t, goes.Try("orders", 10))
-	require.True(t, java.Try("orders", 4))
-	require.True(t, java.Try("orders", 3))
+	goes.do("orders", take(10))
+	java.do("orders", take(4), take(3))
 	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), clients.Key).Val() == 1 }, time.Minute, time.Millisecond)
 	assert.ElementsMatch(t, []string{set.Config, set.Value, set.Permits, clients.Key}, rdb.Keys(t.Context(), "*").Val())
 
@@ -369,11 +363,10 @@ func TestWithClientName_RedissonIsUnaffected(t *testing.T) {
 	assert.EqualValues(t, 10, users.Shares[0].Permits)
 	assert.Equal(t, holders.Share{Kind: holders.Redisson, Permits: 7}, users.Shares[1])
 
-	goes.Release("orders", 11)
-	require.EqualValues(t, 94, java.Available("orders"))
-	goes.KeepState("orders", rratelimiter.PerHour(10))
-	require.True(t, java.Try("orders", 4))
-	require.False(t, java.Try("orders", 1))
+	goes.do("orders", release(11))
+	java.do("orders", free(94))
+	goes.do("orders", keeps(rratelimiter.PerHour(10)))
+	java.do("orders", take(4), refuse(1))
 	require.True(t, goes.Delete("orders"))
 	assert.Equal(t, []string{clients.Key}, rdb.Keys(t.Context(), "*").Val())
 }
