@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,38 +202,25 @@ func TestMigrateTakesOverNoPermits(t *testing.T) {
 	perform(t, all)
 }
 
-// A scripted Redis counts the commands, and lets a test act, or fail, before each.
+// A scripted Redis lets a test act, or fail, before each command.
 type scripted struct {
 	rratelimiter.Redis
 
 	client *rratelimiter.Client
 	l      *rratelimiter.RateLimiter
-	n      int
 	before func(cmd redis.Cmder) error
-
-	ids   map[uint32]uint32 // those on the wire, by those that the Client has drawn
-	ahead uint32            // of what it draws
-	next  *uint32           // what its next id is on the wire; nil if that is as far ahead
 }
 
 // newScripted returns another Client of the play's limiter, and its way to Redis.
 func newScripted(p *play) *scripted {
 	p.Helper()
-	z := &scripted{Redis: p.rdb, ids: make(map[uint32]uint32)}
+	z := &scripted{Redis: p.rdb}
 	z.client = limitertest.NewClient(p, z, p.options(p.version)...)
 	z.l = z.client.RateLimiter(p.l.Name())
 	return z
 }
 
 func (z *scripted) Process(ctx context.Context, cmd redis.Cmder) error {
-	z.n++
-	if isScript(cmd, lua.Acquire) || isScript(cmd, lua.SettleReservation) {
-		for i, word := range cmd.Args() {
-			if member, ok := word.([]byte); ok && len(member) == sizeB {
-				cmd.Args()[i] = z.onWire(member)
-			}
-		}
-	}
 	if z.before != nil {
 		if err := z.before(cmd); err != nil {
 			cmd.SetErr(err)
@@ -251,96 +237,46 @@ func isScript(cmd redis.Cmder, s *lua.Script) bool {
 // errLost stands for an answer that got lost.
 var errLost = errors.New("EOF of the wire")
 
-const (
-	sizeB  = 8                // bytes of a member of layout B
-	bitsB  = 22               // of a Client's counter, in the last three bytes of the id; above them, the first
-	wholeB = 1<<(8+bitsB) - 1 // the counter
-)
-
-// numberB returns the counter in a member of layout B, or in its id.
-func numberB(member []byte) uint32 {
-	return uint32(member[0])<<bitsB | uint32(member[1]) | uint32(member[2])<<8 | uint32(member[3])<<16
-}
-
-// member returns one that stands for that many permits.
-func (p *play) member(permits uint32) codec.Member {
+// nextID returns the id, of layout B, that the Client gives its next member: one more than the newest has.
+func (p *play) nextID() []byte {
 	p.Helper()
 	all := members(p, p.rdb, p.keys().Permits)
-	i := slices.IndexFunc(all, func(m codec.Member) bool { return m.Permits == permits })
-	require.GreaterOrEqual(p, i, 0)
-	return all[i]
+	id := all[len(all)-1].ID
+	next := 1 + int(id[1]) + int(id[2])<<8 + int(id[3])<<16
+	return []byte{id[0], byte(next), byte(next >> 8), byte(next >> 16)}
 }
 
-// older returns a member that stands for that many permits, and was written no moment ago: it is no copy
-// of the next request.
-func (p *play) older(permits uint32) codec.Member {
-	p.Helper()
-	m := p.member(permits)
-	raw, err := codec.Append(nil, codec.LayoutB, m.ID, m.Permits)
-	require.NoError(p, err)
-	require.NoError(p, p.rdb.ZIncrBy(p.Context(), p.keys().Permits, -float64(time.Minute.Milliseconds()), string(raw)).Err())
-	return m
-}
-
-// meet has the Client draw ids from that of a member on.
-func (z *scripted) meet(member codec.Member) {
-	number := numberB(member.ID)
-	z.next = &number
-}
-
-// onWire returns what a member is on the wire, in all attempts of its call.
-func (z *scripted) onWire(member []byte) []byte {
-	drawn := numberB(member)
-	number, known := z.ids[drawn]
-	if !known {
-		if z.next != nil {
-			z.ahead, z.next = *z.next-drawn, nil
-		}
-		number = (drawn + z.ahead) & wholeB
-		z.ids[drawn] = number
+// meets gives another Client the Client's next member, if that is of so many permits. It was written no moment ago: it is no copy of the
+// next request.
+func meets(permits uint32) step {
+	return func(p *play) {
+		member, err := codec.Append(nil, codec.LayoutB, p.nextID(), permits)
+		require.NoError(p, err)
+		row := redis.Z{Score: float64(limitertest.ServerNow(p, p.rdb) - minute.Milliseconds()), Member: member}
+		require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, row).Err())
+		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, int64(permits)).Err())
 	}
-	return append([]byte{byte(number >> bitsB), byte(number), byte(number >> 8), byte(number >> 16 & (1<<(bitsB-16) - 1))}, member[4:]...)
 }
 
+// Of two Clients' short ids some may be the same.
 func TestShortIDs(t *testing.T) {
 	t.Parallel()
 	perform(t, map[string]scenario{
-		"two clients whose counters meet": {cfg: every(100_000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
-			z := newScripted(p)
+		"of members": {cfg: every(100_000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
 			for range 10 {
 				granted, _ := p.atOnce(300, 1)
 				require.EqualValues(p, 300, granted)
 			}
-			z.meet(p.older(1))
-			limitertest.MustAcquire(p, z.l, 1)
-			assert.Nil(p, z.next, "their counters have met")
-			r := limitertest.Reserve(p, z.l, 1)
-			for range 20 {
-				limitertest.MustAcquire(p, p.l, 5)
-			}
-			z.meet(p.older(5))
+			sent := limitertest.CountCommands(p.rdb)
+			times(1, take(1), meets(1), take(1))(p)
+			r := limitertest.Reserve(p, p.l, 1)
+			meets(5)(p)
 			require.NoError(p, r.Settle(p.Context(), 6), "what it charges has an id of its own")
-			assert.Nil(p, z.next, "their counters have met")
-			assert.EqualValues(p, 100_000-10*300-1-20*5-6, limitertest.Available(p, p.l))
-			require.NoError(p, z.client.Close(p.Context()))
-			assert.Less(p, z.n, 20)
-		}}},
+			assert.Less(p, sent.Scripts(), 20)
+		}, free(100_000 - 10*300 - 2 - 6 - 1 - 5)}},
 		// Its note of an attempt that was decided means another attempt.
-		"another client's note of an attempt": {cfg: every(1000, hour), version: "3.15.5", everywhere: true, steps: []step{func(p *play) {
-			y, z := newScripted(p), newScripted(p)
-			z.before = func(cmd redis.Cmder) error {
-				if cmd.Name() != "evalsha" {
-					return nil
-				}
-				z.before = nil
-				_ = z.Redis.Process(p.Context(), cmd)
-				return errLost
-			}
-			limitertest.MustAcquire(p, z.l, 1)
-			require.True(p, p.rdb.HExists(p.Context(), p.l.Name(), "answered").Val(), "the repeat decided")
-			y.meet(p.member(1))
-			limitertest.MustAcquire(p, y.l, 2)
-			assert.Nil(p, y.next, "their counters have met")
-		}}},
+		"in a note of an attempt": {cfg: every(1000, hour), version: "3.15.5", everywhere: true, steps: []step{take(1), func(p *play) {
+			put("answered", fmt.Sprintf("%d:%x;", limitertest.ServerNow(p, p.rdb), p.nextID()))(p)
+		}, take(2)}},
 	})
 }
