@@ -361,7 +361,7 @@ func looksAt(t *testing.T, s servers, limiters int) {
 func perClient(t *testing.T, s servers) {
 	t.Helper()
 	s.play("set-rate mail 5/1h --type per-client => ...\nacquire mail --client-id a => ...\nacquire mail --client-id b => ...\n")
-	older := redis.Z{Score: float64(time.Now().UnixMilli()), Member: member(t, codec.LayoutD1, 7, 1)}
+	older := redis.Z{Score: float64(time.Now().UnixMilli()), Member: limitertest.NewMember(t, codec.LayoutD1, 1)}
 	require.NoError(t, s.rdb.ZAdd(t.Context(), "{mail}:permits:b", older).Err())
 	require.NoError(t, s.rdb.Decr(t.Context(), "{mail}:value:b").Err())
 	assert.Equal(t, 2, s.show("mail").Clients)

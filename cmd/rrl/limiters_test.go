@@ -1,150 +1,23 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/words"
 )
-
-func member(t testing.TB, layout codec.Layout, n byte, permits uint32) string {
-	t.Helper()
-	idLen := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}[layout]
-	packed, err := codec.Append(nil, layout, bytes.Repeat([]byte{n}, idLen), permits)
-	require.NoError(t, err)
-	return string(packed)
-}
-
-// written is what a test puts in place of a limiter.
-type written struct {
-	hash    map[string]string
-	value   any
-	members []redis.Z
-}
-
-func (w written) put(t testing.TB, rdb redistest.Client, name string) {
-	t.Helper()
-	ctx := t.Context()
-	if w.hash != nil {
-		require.NoError(t, rdb.HSet(ctx, name, w.hash).Err())
-	}
-	if w.value != nil {
-		require.NoError(t, rdb.Set(ctx, "{"+name+"}:value", w.value, 0).Err())
-	}
-	if w.members != nil {
-		require.NoError(t, rdb.ZAdd(ctx, "{"+name+"}:permits", w.members...).Err())
-	}
-}
-
-func config(rate, intervalMS int64) map[string]string {
-	return map[string]string{"rate": strconv.FormatInt(rate, 10), "interval": strconv.FormatInt(intervalMS, 10), "type": "0"}
-}
-
-func kinds(s look.Inspection) []string {
-	kinds := []string{}
-	for _, a := range s.Anomalies {
-		kinds = append(kinds, a.Kind)
-	}
-	return kinds
-}
-
-const hour = 3_600_000
-
-// damage is what may be in place of a limiter, and what show says of it.
-type damage struct {
-	written
-	kinds []string
-	free  any // nil: unknown
-}
-
-func damages(t *testing.T) map[string]damage {
-	t.Helper()
-	now := float64(time.Now().UnixMilli())
-	at := func(packed string, ageMS float64) redis.Z { return redis.Z{Score: now - ageMS, Member: packed} }
-	d2, d1 := member(t, codec.LayoutD2, 1, 3), member(t, codec.LayoutD1, 2, 2)
-	b, c := member(t, codec.LayoutB, 3, 2), member(t, codec.LayoutC, 4, 2)
-	return map[string]damage{
-		"full":          {written{hash: config(10, hour)}, nil, 10},
-		"some in use":   {written{config(10, hour), 7, []redis.Z{at(d2, 10)}}, nil, 7},
-		"run out":       {written{config(10, hour), 7, []redis.Z{at(d2, hour+10)}}, nil, 10},
-		"a debt":        {written{config(2, hour), -1, []redis.Z{at(d2, 10)}}, nil, 0},
-		"one B":         {written{config(10, hour), 8, []redis.Z{at(b, 10)}}, nil, 8},
-		"one C":         {written{config(10, hour), 8, []redis.Z{at(c, 10)}}, nil, 8},
-		"D1 and D2":     {written{config(10, hour), 5, []redis.Z{at(d2, 10), at(d1, 9)}}, nil, 5},
-		"B and D2":      {written{config(10, hour), 5, []redis.Z{at(d2, 10), at(b, 9)}}, []string{"mixed_layouts"}, 5},
-		"lost":          {written{config(10, hour), 4, []redis.Z{at(d2, 10)}}, []string{"sum_not_rate"}, 4},
-		"too many":      {written{config(10, hour), 9, []redis.Z{at(d2, 10)}}, []string{"sum_not_rate"}, 9},
-		"above rate":    {written{config(10, hour), 13, nil}, []string{"value_above_rate", "sum_not_rate"}, 10},
-		"set gone":      {written{config(10, hour), 4, nil}, []string{"sum_not_rate"}, 10},
-		"value gone":    {written{config(10, hour), nil, []redis.Z{at(d2, 10)}}, []string{"no_value"}, 7},
-		"future":        {written{config(10, hour), 7, []redis.Z{at(d2, -hour)}}, []string{"future_members"}, 7},
-		"unknown":       {written{config(10, hour), 7, []redis.Z{at("what is this", 10)}}, []string{"unknown_layout"}, 7},
-		"no config":     {written{nil, 7, []redis.Z{at(d2, 10)}}, []string{"no_config"}, nil},
-		"no interval":   {written{map[string]string{"rate": "10", "type": "0"}, 7, nil}, []string{"bad_config"}, nil},
-		"bad rate":      {written{map[string]string{"rate": "x", "type": "0", "interval": "1"}, 7, nil}, []string{"bad_config"}, nil},
-		"bad type":      {written{map[string]string{"rate": "1", "type": "2", "interval": "1"}, 1, nil}, []string{"bad_config"}, nil},
-		"bad value":     {written{config(10, hour), "many", []redis.Z{at(d2, 10)}}, []string{"bad_value"}, nil},
-		"C read as D":   {written{config(10, hour), int64(-9_999_999_999), []redis.Z{at(c, 10)}}, []string{"in_debt"}, 0},
-		"lost for good": {written{config(10, hour), -3, []redis.Z{at(d2, 10)}}, []string{"in_debt"}, 0},
-		"no permits":    {written{config(10, hour), 10, nil}, nil, 10},
-		"nothing taken": {written{config(10, hour), 10, []redis.Z{at(member(t, codec.LayoutD2, 9, 0), 10)}}, nil, 10},
-	}
-}
-
-func TestShowNamesAnomalies(t *testing.T) {
-	t.Parallel()
-	server := shared(t)
-	for name, test := range damages(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := server.in(t)
-			limiter := redistest.Name(t)
-			test.put(t, s.rdb, limiter)
-			dump := func() (all []string) {
-				for _, key := range limitertest.LimiterKeys(t, s.rdb, limiter) {
-					all = append(all, key, s.rdb.Dump(t.Context(), key).Val())
-				}
-				return all
-			}
-			before := dump()
-
-			found := s.show("%q", limiter)
-			assert.ElementsMatch(t, test.kinds, kinds(found), "%v", found.Anomalies)
-			require.Len(t, found.States, 1)
-			if free := found.States[0].Free; test.free == nil {
-				assert.Nil(t, free)
-			} else {
-				require.NotNil(t, free)
-				assert.EqualValues(t, test.free, *free)
-			}
-			text := s.rrl("show %q", limiter)
-			owes := strings.HasPrefix(fmt.Sprint(test.value), "-")
-			assert.Equal(t, owes, found.States[0].Debt > 0 && strings.Contains(text.stdout, "  debt "), text.stdout)
-			isError := func(kind string) bool { return look.ProblemOf(kind).Level == look.Error }
-			assert.Equal(t, slices.ContainsFunc(test.kinds, isError), text.code == exitNo)
-			for _, a := range found.Anomalies {
-				assert.Contains(t, text.stdout, "  - "+a.Text[:10])
-			}
-			assert.Equal(t, before, dump(), "show must not change anything")
-		})
-	}
-}
 
 // Members of grants of one slice of a large limiter become one, and show says by how much that makes permits late.
 func TestShowOfMergedMembers(t *testing.T) {
@@ -184,10 +57,11 @@ func TestShowOfSettledReservations(t *testing.T) {
 func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	written{hash: config(10_000, hour), value: 10_000 - look.MaxMembers - 1}.put(t, s.rdb, "orders")
+	s.play("set-rate orders 10000/1h => ...\n")
 	limitertest.AddGrants(t, s.rdb, "{orders}:permits", 0, look.MaxMembers+1, 1)
 	found := s.show("orders")
-	assert.Equal(t, []string{"not_all_read"}, kinds(found))
+	require.Len(t, found.Anomalies, 1)
+	assert.Equal(t, "not_all_read", found.Anomalies[0].Kind)
 	assert.Nil(t, found.States[0].Free)
 	assert.EqualValues(t, look.MaxMembers+1, found.States[0].Members)
 	assert.Len(t, found.States[0].Permits, 20)
@@ -242,7 +116,7 @@ func TestReleaseOfManyMembers(t *testing.T) {
 	t.Parallel()
 	s := shared(t)
 	name := redistest.Name(t)
-	written{hash: config(10_000, 3_600_000), value: 10_000 - 1000 - 50}.put(t, s.rdb, name)
+	s.play(fmt.Sprintf("set-rate %[1]s 10000/1h => ...\nredis SET {%[1]s}:value 8950\n", name))
 	limitertest.AddGrants(t, s.rdb, "{"+name+"}:permits", 2*time.Hour, 50, 1)
 	limitertest.AddGrants(t, s.rdb, "{"+name+"}:permits", time.Second, 1000, 1)
 	s.play(`
@@ -278,69 +152,39 @@ func TestRelease_LostAnswerIsUnknownOutcome(t *testing.T) {
 
 func TestParseRate(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]struct {
-		permits  int64
-		interval time.Duration
-	}{
-		"100/1s":              {100, time.Second},
-		"5/500ms":             {5, 500 * time.Millisecond},
-		"1000/1h":             {1000, time.Hour},
-		"1/1ms":               {1, time.Millisecond},
-		"7/1m30s":             {7, 90 * time.Second},
-		"3/1.5s":              {3, 1500 * time.Millisecond},
-		"9007199254740991/1s": {rratelimiter.MaxRate, time.Second},
-		"10/s":                {10, time.Second},
-		"10/m":                {10, time.Minute},
-		"10/h":                {10, time.Hour},
-		"10/d":                {10, 24 * time.Hour},
-		"10/ms":               {10, time.Millisecond},
-		"10/1d":               {10, 24 * time.Hour},
-		"5/90s":               {5, 90 * time.Second},
-		"5/1d12h":             {5, 36 * time.Hour},
-		"5/0.5d":              {5, 12 * time.Hour},
-		"1/106751d":           {1, 106_751 * 24 * time.Hour},
+	day := 24 * time.Hour
+	for text, want := range map[string]rratelimiter.Config{
+		"100/1s": rratelimiter.PerSecond(100), "5/500ms": limitertest.Every(5, 500*time.Millisecond), "1000/1h": rratelimiter.PerHour(1000),
+		"1/1ms": limitertest.Every(1, time.Millisecond), "7/1m30s": limitertest.Every(7, 90*time.Second),
+		"3/1.5s": limitertest.Every(3, 1500*time.Millisecond), "9007199254740991/1s": rratelimiter.PerSecond(rratelimiter.MaxRate),
+		"10/s": rratelimiter.PerSecond(10), "10/m": rratelimiter.PerMinute(10), "10/h": rratelimiter.PerHour(10), "10/d": rratelimiter.PerDay(10),
+		"10/ms": limitertest.Every(10, time.Millisecond), "10/1d": rratelimiter.PerDay(10), "5/90s": limitertest.Every(5, 90*time.Second),
+		"5/1d12h": limitertest.Every(5, 36*time.Hour), "5/0.5d": limitertest.Every(5, day/2), "1/106751d": limitertest.Every(1, 106_751*day),
 	} {
 		permits, interval, err := parseRate(text)
 		require.NoError(t, err, text)
-		assert.Equal(t, want.permits, permits, text)
-		assert.Equal(t, want.interval, interval, text)
+		assert.Equal(t, want, limitertest.Every(permits, interval), text)
 	}
 }
 
 func TestParseRateRefuses(t *testing.T) {
 	t.Parallel()
-	const (
-		form     = "want permits/interval, such as 100/s, 5/500ms or 1000/1d"
-		permits  = " is not a number of permits, 1 to 9007199254740991"
-		interval = " is not an interval from 1ms to 106751d, such as s, 500ms, 1m30s or 1d"
-	)
-	for text, want := range map[string]string{
-		"":                    form,
-		"100":                 form,
-		"/1s":                 `""` + permits,
-		"0/s":                 `"0"` + permits,
-		"0/1s":                `"0"` + permits,
-		"many/1s":             `"many"` + permits,
-		"1.5/1s":              `"1.5"` + permits,
-		"-1/1s":               `"-1"` + permits,
-		"9007199254740992/1s": `"9007199254740992"` + permits,
-		"1/1.5ms":             `"1.5ms" is not a whole number of milliseconds`,
-		"1/":                  `""` + interval,
-		"1/1":                 `"1"` + interval,
-		"1/min":               `"min"` + interval,
-		"1/1s/1s":             `"1s/1s"` + interval,
-		"1/0s":                `"0s"` + interval,
-		"1/0d":                `"0d"` + interval,
-		"1/-1s":               `"-1s"` + interval,
-		"1/1us":               `"1us"` + interval,
-		"1/106752d":           `"106752d"` + interval,
-		"1/99999999999d":      `"99999999999d"` + interval,
-		"1/1d-1s":             `"1d-1s"` + interval,
-		"1/2h1d":              `"2h1d"` + interval,
-		"1/1dd":               `"1dd"` + interval,
+	for why, texts := range map[string][]string{
+		"want permits/interval, such as 100/s, 5/500ms or 1000/1d": {"", "100"},
+		"PERMITS is not a number of permits, 1 to 9007199254740991": {
+			"/1s", "0/s", "0/1s", "many/1s", "1.5/1s", "-1/1s", "9007199254740992/1s",
+		},
+		"INTERVAL is not a whole number of milliseconds": {"1/1.5ms"},
+		"INTERVAL is not an interval from 1ms to 106751d, such as s, 500ms, 1m30s or 1d": {
+			"1/", "1/1", "1/min", "1/1s/1s", "1/0s", "1/0d", "1/-1s", "1/1us", "1/106752d", "1/99999999999d", "1/1d-1s", "1/2h1d", "1/1dd",
+		},
 	} {
-		_, _, err := parseRate(text)
-		assert.ErrorContains(t, err, want, text)
+		for _, text := range texts {
+			permits, interval, _ := strings.Cut(text, "/")
+			want := strings.NewReplacer("PERMITS", strconv.Quote(permits), "INTERVAL", strconv.Quote(interval)).Replace(why)
+			_, _, err := parseRate(text)
+			assert.ErrorContains(t, err, want, text)
+		}
 	}
 }
 

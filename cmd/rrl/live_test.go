@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
@@ -32,20 +31,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
-
-// Names that Clients have stand in place of what their members begin with.
-func TestTopAndWatchNameClients(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	client := limitertest.NewClient(t, s.rdb, rratelimiter.WithClientName("orders-7f9c"))
-	limitertest.MustAcquire(t, client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(10))), 4)
-	limitertest.MustAcquire(t, client.RateLimiter("own", rratelimiter.WithDefault(limitertest.PerClient(10, time.Hour))), 4)
-	require.Eventually(t, func() bool { return s.Exists("rratelimiter:clients") }, time.Minute, time.Millisecond)
-	got := s.rrl("top --count 1")
-	assert.Regexp(t, `(?m)^orders .* orders-7f9c 100%$`, got.stdout)
-	assert.Regexp(t, `(?m)^own .* orders-7f9c 100%$`, got.stdout)
-	assert.Contains(t, s.rrl("watch orders --count 1").stdout, "by orders-7f9c 100%")
-}
 
 // findings runs doctor, and returns what it found by the checks.
 func (s servers) findings() (outcome, map[any]map[string]any) {
@@ -70,14 +55,13 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	assert.Equal(t, want, got.code, "%+v", got)
 	assert.Equal(t, "ok", found["rights"]["level"])
 
-	written{hash: map[string]string{"rate": "10", "interval": "60000", "type": "1"}}.put(t, s.rdb, "own")
-	require.NoError(t, s.rdb.Set(t.Context(), "{own}:value:ann", 9, 0).Err())
+	s.play("redis HSET own rate 10 interval 60000 type 1\nredis SET {own}:value:ann 9\n")
 	limitertest.AddGrants(t, s.rdb, "{own}:permits:ann", 0, 1, 1)
 	got, found = s.findings()
 	assert.Equal(t, exitNo, got.code, "%+v", got)
 	assert.Contains(t, found["client_no_ttl"]["text"], "1 limiter: own: keys of 1 client have no time to live")
 
-	written{hash: config(10, 60_000), value: 8}.put(t, s.rdb, "mixed")
+	s.play("redis HSET mixed rate 10 interval 60000 type 0\nredis SET {mixed}:value 8\n")
 	limitertest.AddGrants(t, s.rdb, "{mixed}:permits", 0, 1, 1)
 	now := float64(limitertest.ServerNow(t, s.rdb))
 	require.NoError(t, s.rdb.Do(t.Context(), "zadd", "{mixed}:permits", now, limitertest.NewMember(t, codec.LayoutB, 1)).Err())
@@ -88,9 +72,7 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	assert.Contains(t, found["old layouts"]["text"], "1 limiter with members of layout B")
 
 	// It looks at all limiters while it has time, also at hashes that were meant for one.
-	require.NoError(t, s.rdb.HSet(t.Context(), "own", "rate", "ten").Err())
-	require.NoError(t, s.rdb.Set(t.Context(), "{none}:permits", "x", 0).Err())
-	written{hash: config(10, 60_000)}.put(t, s.rdb, "none")
+	s.play("redis HSET own rate ten\nredis SET {none}:permits x\nredis HSET none rate 10 interval 60000 type 0\n")
 	for _, flags := range []string{"--time 1m", "--all"} {
 		got = s.rrl("doctor %s", flags)
 		assert.Equal(t, exitError, got.code)
@@ -203,59 +185,23 @@ func (s servers) inBubble(t *testing.T, args ...string) (got outcome) {
 	return got
 }
 
-var tryLine = regexp.MustCompile(`(?m)^ *(\d+\.\d{3})s  (?:client (\d) +)?(granted|denied ) +(\d+) left, waited (\S+)$`)
-
+// What demos print, from the first try to the timeline; docs/demo.svg shows the usual one. With -update it is recorded anew.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	got := inBubble(t, "demo")
-	require.Len(t, tryLine.FindAllString(got.stdout, -1), 30, "%+v", got) // the first of which docs/demo.svg shows
-	for _, want := range []string{
-		"3 permits every 1s", "30 tries, 9 granted, 21 denied in 2.", "never over the limit", "    1s |3",
-		"most granted within any 1s, by the server's record: 3 of 3",
+	random := regexp.MustCompile(`rrl-demo:\w+`)
+	for name, line := range map[string]string{
+		"usual": "demo", "many": "demo --rate 30/1s --tries 20", "long": "demo --rate 2/1m --tries 30 --timeout 1m",
+		"json": "demo --json --rate 5/500ms --tries 20 --timeout 50ms",
 	} {
-		assert.Contains(t, got.stdout, want)
+		got := random.ReplaceAllString(inBubble(t, story.Words(line)...).stdout, "rrl-demo:RANDOM")
+		assert.Regexp(t, `never over the limit|"within_limit":true`, got)
+		story.Golden(t, filepath.Join("testdata", "demo", name+".txt"), got)
 	}
-
-	got = inBubble(t, "demo", "--clients", "3", "--tries", "10")
-	count := map[string]int{}
-	for _, line := range tryLine.FindAllStringSubmatch(got.stdout, -1) {
-		count[line[2]]++
+	got := inBubble(t, "demo", "--clients", "3", "--tries", "10").stdout // of which the order is not known
+	for _, client := range []string{"client 1 ", "client 2 ", "client 3 "} {
+		assert.Equal(t, 10, strings.Count(got, client))
 	}
-	assert.Equal(t, map[string]int{"1": 10, "2": 10, "3": 10}, count)
-	assert.Contains(t, got.stdout, "3 of 3")
-	assert.Contains(t, got.stdout, "never over the limit")
-
-	assert.Contains(t, inBubble(t, "demo", "--rate", "30/1s", "--tries", "20").stdout, "    0s |+", "ten and more")
-
-	// A long interval has a short timeline.
-	got = inBubble(t, "demo", "--rate", "2/1m", "--tries", "30", "--timeout", "1m")
-	assert.Contains(t, got.stdout, "2 of 2")
-	assert.LessOrEqual(t, strings.Count(got.stdout, "|\n")+strings.Count(got.stdout, "| "), 40)
-}
-
-func TestDemoAsJSON(t *testing.T) {
-	t.Parallel()
-	got := inBubble(t, "demo", "--json", "--rate", "5/500ms", "--tries", "20", "--timeout", "50ms")
-	var s struct {
-		Tries, Granted, Denied int
-		HighestInWindow        int64 `json:"highest_in_window"`
-		WithinLimit            *bool `json:"within_limit"`
-		Answers                []struct {
-			Client   int   `json:"client"`
-			WaitedMS int64 `json:"waited_ms"`
-		}
-	}
-	require.NoError(t, json.Unmarshal([]byte(got.stdout), &s))
-	assert.Equal(t, 20, s.Tries)
-	assert.Len(t, s.Answers, 20)
-	assert.Equal(t, s.Tries, s.Granted+s.Denied)
-	assert.EqualValues(t, 5, s.HighestInWindow)
-	require.NotNil(t, s.WithinLimit)
-	assert.True(t, *s.WithinLimit)
-	for _, answer := range s.Answers {
-		assert.Equal(t, 1, answer.Client)
-		assert.LessOrEqual(t, answer.WaitedMS, int64(50))
-	}
+	assert.Contains(t, got, "3 of 3\nnever over the limit")
 }
 
 // Commands with limiters of their own wait for an answer as long as others.
@@ -495,16 +441,12 @@ func TestDashboard_OtherAddressesNeedToken(t *testing.T) {
 		want        int
 	}{
 		{byFlag, look, "", http.StatusOK}, {byFlag, "", "", http.StatusUnauthorized}, {byFlag, look + "x", "", http.StatusUnauthorized},
-		{byFlag, look, "limits.example", http.StatusOK}, {byFlag, look, "LIMITS.example.:80", http.StatusOK},
-		{byFlag, look, "evil.example", http.StatusMisdirectedRequest},
+		{byFlag, look, "limits.example", http.StatusOK}, {byFlag, look, "evil.example", http.StatusMisdirectedRequest},
 		{byEnv, look, "", http.StatusOK}, {byEnv, "", "", http.StatusUnauthorized},
 		{byEnv, look, "limits.example", http.StatusMisdirectedRequest},
 		{open, "", "", http.StatusOK}, {open, "", "localhost", http.StatusOK}, {open, "", "0.0.0.0", http.StatusOK},
 		{open, "", "evil.example", http.StatusMisdirectedRequest}, {open, "", "192.0.2.1", http.StatusMisdirectedRequest},
-		{local, "", "", http.StatusOK}, {local, "", "LOCALHOST:80", http.StatusOK}, {local, "", "[::1]:80", http.StatusOK},
-		{local, "", "[::1]", http.StatusOK}, {local, "", "127.0.0.1", http.StatusOK}, {local, "", "localhost", http.StatusOK},
-		{local, "", "evil.example", http.StatusMisdirectedRequest}, {local, "", "10.0.0.1:8320", http.StatusMisdirectedRequest},
-		{local, "", "localhost.evil.example:8320", http.StatusMisdirectedRequest},
+		{local, "", "", http.StatusOK}, {local, "", "10.0.0.1:8320", http.StatusMisdirectedRequest},
 	} {
 		for _, path := range []string{"", "api/limiters"} {
 			status, _ := ask(t, http.MethodGet, "http://127.0.0.1"+portOf(tt.answer)+path, tt.token, tt.host)

@@ -292,87 +292,176 @@ func watch(t *testing.T, rdb redistest.Client, name string) Point {
 	return sampled(t, &Watcher{Client: rdb, Name: name})
 }
 
-// plantBroken makes limiters that are broken in all ways, a healthy one, and hashes of
-// applications.
-func plantBroken(t *testing.T, rdb redistest.Client, prefix string) {
-	t.Helper()
-	put := func(name string, fields ...any) (value, set string) { return put(t, rdb, prefix+":"+name, fields...) }
-	sets := map[string]string{}
-	for name, state := range map[string]any{ // its value, and the grants
-		"healthy": 6, "set": nil, "value": nil, "text": "\x1b[31m" + strings.Repeat("many", 1000), "member": nil, "mixed": 8, "debt": -3,
-		"misread": int64(-9_999_999_999), "ttl": 10, "owing": 11 - 1<<31,
-	} {
-		value, set := put(name, good...)
-		sets[name] = set
-		if state != nil {
-			require.NoError(t, rdb.Set(t.Context(), value, state, 0).Err())
-		}
-	}
-	for name, permits := range map[string]int{"healthy": 4, "mixed": 1, "debt": 2} {
-		limitertest.AddGrants(t, rdb, sets[name], time.Second, permits, 1)
-	}
-	limitertest.AddGrants(t, rdb, sets["owing"], time.Second, 1, 1<<31-1)
-	require.NoError(t, rdb.Set(t.Context(), sets["set"], "x", 0).Err())
-	require.NoError(t, rdb.RPush(t.Context(), "{"+prefix+":value}:value", "x").Err())
-	require.NoError(t, rdb.ZAdd(t.Context(), sets["member"], redis.Z{Score: 1, Member: "what is this"}).Err())
-	older := redis.Z{Score: float64(limitertest.ServerNow(t, rdb)) - 10, Member: limitertest.NewMember(t, codec.LayoutB, 1)}
-	require.NoError(t, rdb.ZAdd(t.Context(), sets["mixed"], older).Err())
-	require.NoError(t, rdb.Expire(t.Context(), prefix+":ttl", time.Hour).Err())
-	put("rate", "rate", "ten\a", "interval", 1000, "type", 0)
-	put("interval", "rate", 10, "type", 0)
-	put("type", "rate", 10, "interval", 1000)
-	put("keep", "rate", 10, "interval", 1000, "type", 0, "keepAliveTime", "x")
-
-	put("review", "rate", "4.5", "type", 1, "text", "good")
-	put("car", "rate", 120, "type", "car")
-	put("job", "interval", 60, "type", 1)
-	put("loan", "rate", "12.5", "interval", "monthly", "type", "loan")
-	put("user", "name", "ann")
+// A state is what Redis may hold in place of a limiter of 10 permits a minute, and what is said of it.
+type state struct {
+	hash    []any // unless it is good
+	value   any
+	members []grant
+	damage  string // commands of limitertest.Damage
+	free    int64  // unknown if it is not known
+	kinds   string // of the anomalies
+	broken  string // why calls fail; P is the name
 }
 
-// A limiter whose calls fail is shown as broken and first, by whatever reads it. What
-// only looks a little like a limiter is an application's.
-func TestBrokenLimiters(t *testing.T) {
+// A grant is a member of the set, of no layout if that is 0.
+type grant struct {
+	layout  codec.Layout
+	permits uint32
+	age     time.Duration
+}
+
+const (
+	b, c, d1, d2 = codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2
+
+	unknown  = -1
+	noRate   = ", not a whole number from 0 to 9007199254740991"
+	noReason = ", which no permits in use explain"
+)
+
+var states = map[string]state{
+	"full":          {free: 10},
+	"some in use":   {value: 7, members: []grant{{d2, 3, 0}}, free: 7},
+	"run out":       {value: 7, members: []grant{{d2, 3, time.Hour}}, free: 10},
+	"a debt":        {hash: []any{"rate", 2, "interval", 60_000, "type", 0}, value: -1, members: []grant{{d2, 3, 0}}},
+	"a large debt":  {value: 11 - 1<<31, members: []grant{{d2, 1<<31 - 1, 0}}},
+	"one B":         {value: 8, members: []grant{{b, 2, 0}}, free: 8},
+	"one C":         {value: 8, members: []grant{{c, 2, 0}}, free: 8},
+	"D1 and D2":     {value: 5, members: []grant{{d2, 3, time.Second}, {d1, 2, 0}}, free: 5},
+	"no permits":    {value: 10, free: 10},
+	"nothing taken": {value: 10, members: []grant{{d2, 0, 0}}, free: 10},
+	"lost":          {value: 4, members: []grant{{d2, 3, 0}}, free: 4, kinds: "sum_not_rate"},
+	"too many":      {value: 9, members: []grant{{d2, 3, 0}}, free: 9, kinds: "sum_not_rate"},
+	"above rate":    {value: 13, free: 10, kinds: "value_above_rate sum_not_rate"},
+	"set gone":      {value: 4, free: 10, kinds: "sum_not_rate"},
+	"value gone":    {members: []grant{{d2, 3, 0}}, free: 7, kinds: "no_value"},
+	"future":        {value: 7, members: []grant{{d2, 3, -time.Hour}}, free: 7, kinds: "future_members"},
+
+	"B and D2": {
+		value: 5, members: []grant{{d2, 3, time.Second}, {b, 2, 0}}, free: 5,
+		kinds: "mixed_layouts", broken: "{P}:permits has layouts B, D2",
+	},
+	"a foreign member": {
+		value: 7, members: []grant{{0, 3, 0}}, free: 7,
+		kinds: "unknown_layout", broken: "1 member of {P}:permits: no release of Redisson writes such a member",
+	},
+	"lost for good":  {value: -3, members: []grant{{d2, 3, 0}}, kinds: "in_debt", broken: "key {P}:value is -3" + noReason},
+	"C read as D":    {value: -9_999_999_999, members: []grant{{c, 2, 0}}, kinds: "in_debt", broken: "key {P}:value is -9999999999" + noReason},
+	"a set of text":  {damage: "SET permits x", free: unknown, kinds: "wrong_type", broken: "key {P}:permits is not a sorted set"},
+	"a listed value": {damage: "RPUSH value x", free: unknown, kinds: "wrong_type", broken: "key {P}:value is not a string"},
+	"bad value": {
+		value: "\x1b[31m" + strings.Repeat("many", 1000), members: []grant{{d2, 3, 0}}, free: unknown,
+		kinds: "bad_value", broken: `key {P}:value holds "\x1b[31m` + strings.Repeat("many", 8) + `man"..., not a whole number`,
+	},
+	"left to stay": {value: 10, damage: "EXPIRE config 3600", free: 10, kinds: "no_ttl", broken: "the rate expires, key {P}:value does not"},
+	"bad rate": {
+		hash: []any{"rate", "ten\a", "interval", 1, "type", 0}, value: 7,
+		free: unknown, kinds: "bad_config", broken: `field rate is "ten\a"` + noRate,
+	},
+	"bad type": {
+		hash: []any{"rate", 1, "interval", 1, "type", 2}, value: 1,
+		free: unknown, kinds: "bad_config", broken: "field type is 2, neither 0 nor 1",
+	},
+	"bad keepAlive": {damage: "HSET config keepAliveTime x", free: unknown, kinds: "bad_config", broken: `field keepAliveTime is "x"` + noRate},
+	"no interval":   {hash: []any{"rate", 10, "type", 0}, value: 7, free: unknown, kinds: "bad_config", broken: "field interval is missing"},
+	"no type":       {hash: []any{"rate", 10, "interval", 1000}, free: unknown, kinds: "bad_config", broken: "field type is missing"},
+}
+
+// plant writes what a state has under a name.
+func (s state) plant(t *testing.T, rdb redistest.Client, name string) {
+	t.Helper()
+	hash := s.hash
+	if hash == nil {
+		hash = good
+	}
+	value, set := put(t, rdb, name, hash...)
+	if s.value != nil {
+		require.NoError(t, rdb.Set(t.Context(), value, s.value, 0).Err())
+	}
+	now := limitertest.ServerNow(t, rdb)
+	for _, g := range s.members {
+		member := "what is this"
+		if g.layout != 0 {
+			member = limitertest.NewMember(t, g.layout, g.permits)
+		}
+		require.NoError(t, rdb.ZAdd(t.Context(), set, redis.Z{Score: float64(now - g.age.Milliseconds()), Member: member}).Err())
+	}
+	if s.damage != "" {
+		limitertest.Damage(t, rdb, limitertest.NewClient(t, rdb).RateLimiter(name), s.damage)
+	}
+}
+
+// check holds what each way to look at a limiter says of a state.
+func (s state) check(t *testing.T, rdb redistest.Client, l *Limiter) {
+	t.Helper()
+	var found *Inspection
+	limitertest.RequireUntouched(t, rdb, l.Name, func() {
+		var err error
+		found, err = Inspect(t.Context(), rdb, l.Name, nil)
+		require.NoError(t, err)
+	})
+	broken := strings.ReplaceAll(s.broken, "P", l.Name)
+	shown, _, _ := strings.Cut(l.Broken, ", written")
+	assert.Equal(t, broken, shown)
+	assert.Equal(t, broken != "", found.Broken != "", found.Broken)
+	assert.Equal(t, l.State, found.State)
+	kinds := []string{}
+	for _, a := range found.Anomalies {
+		kinds = append(kinds, a.Kind)
+	}
+	assert.ElementsMatch(t, strings.Fields(s.kinds), kinds, "%v", found.Anomalies)
+	require.Len(t, found.States, 1)
+	pair := &found.States[0]
+	if s.free == unknown {
+		assert.Equal(t, []*int64{nil, nil}, []*int64{pair.Free, l.Free})
+	} else {
+		require.NotNil(t, pair.Free)
+		assert.Equal(t, s.free, *pair.Free)
+	}
+	assert.Equal(t, strings.HasPrefix(fmt.Sprint(s.value), "-"), pair.Debt > 0)
+	p := watch(t, rdb, l.Name)
+	assert.False(t, p.Gone)
+	assert.Equal(t, l.Broken, p.Broken)
+}
+
+// A limiter whose calls fail is shown as broken and first, by whatever reads it. What only looks a little like a limiter is an
+// application's.
+func TestLimiters_InEachState(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
-		plantBroken(t, rdb, prefix)
-		s := overview(t, NewReader(rdb, prefix+"*"), byUse())
-		assert.Equal(t, []int{14, 12}, []int{s.Known, s.Broken})
-		last := s.Limiters[len(s.Limiters)-1]
-		assert.Equal(t, prefix+":healthy", last.Name, "what is broken comes first")
-		got := map[string]string{}
-		for _, l := range s.Limiters {
-			name := strings.TrimPrefix(l.Name, prefix+":")
-			got[name] = strings.ReplaceAll(l.Broken, prefix, "P")
-			if !slices.Contains([]string{"mixed", "member", "debt", "misread", "ttl"}, name) && l.Broken != "" {
-				assert.Nil(t, l.Free, name)
+		broken := 0
+		for name, s := range states {
+			s.plant(t, rdb, prefix+":"+name)
+			if s.broken != "" {
+				broken++
 			}
-			found, err := Inspect(t.Context(), rdb, l.Name, nil)
-			require.NoError(t, err)
-			assert.Equal(t, l.Broken != "", found.Broken != "", "%s: %q", name, found.Broken)
-			assert.Equal(t, l.State, found.State, name)
-			p := watch(t, rdb, l.Name)
-			assert.False(t, p.Gone)
-			assert.Equal(t, l.Broken, p.Broken)
 		}
-		const number = ", not a whole number from 0 to 9007199254740991"
-		mixed, _, _ := strings.Cut(got["mixed"], ", written")
-		got["mixed"] = mixed
-		assert.Equal(t, map[string]string{
-			"healthy": "", "owing": "", "set": "key {P:set}:permits is not a sorted set", "value": "key {P:value}:value is not a string",
-			"debt":    "key {P:debt}:value is -3, which no permits in use explain",
-			"misread": "key {P:misread}:value is -9999999999, which no permits in use explain",
-			"ttl":     "the rate expires, key {P:ttl}:value does not",
-			"text":    `key {P:text}:value holds "\x1b[31m` + strings.Repeat("many", 8) + `man"..., not a whole number`,
-			"member":  "1 member of {P:member}:permits: no release of Redisson writes such a member",
-			"mixed":   "{P:mixed}:permits has layouts B, D2", "rate": `field rate is "ten\a"` + number,
-			"interval": "field interval is missing", "type": "field type is missing", "keep": `field keepAliveTime is "x"` + number,
-		}, got)
+		for name, fields := range map[string][]any{
+			"review": {"rate", "4.5", "type", 1, "text", "good"}, "car": {"rate", 120, "type", "car"}, "job": {"interval", 60, "type", 1},
+			"loan": {"rate", "12.5", "interval", "monthly", "type", "loan"}, "user": {"name", "ann"},
+		} {
+			put(t, rdb, prefix+":"+name, fields...)
+		}
+		s := overview(t, NewReader(rdb, prefix+"*"), byUse())
+		assert.Equal(t, []int{len(states), broken}, []int{s.Known, s.Broken})
+		for i := range s.Limiters {
+			l := &s.Limiters[i]
+			name := strings.TrimPrefix(l.Name, prefix+":")
+			assert.Equal(t, i < broken, l.Broken != "", "what is broken comes first, and %s is number %d", name, i)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				states[name].check(t, rdb, l)
+			})
+		}
 
 		require.NoError(t, rdb.Set(t.Context(), prefix+":string", "x", 0).Err())
 		assert.True(t, watch(t, rdb, prefix+":string").Gone, "it is no limiter's")
 		assert.True(t, watch(t, rdb, prefix+":review").Gone)
+		state{value: 7, damage: "DEL config"}.plant(t, rdb, prefix+":none")
+		found, err := Inspect(t.Context(), rdb, prefix+":none", nil)
+		require.NoError(t, err)
+		assert.Equal(t, "no_config", found.Anomalies[0].Kind)
+		assert.Nil(t, found.States[0].Free)
 	})
 }
 
