@@ -144,11 +144,6 @@ func (s *site) show(name string) map[string]any {
 	return s.get("/api/limiter?name=" + url.QueryEscape(name))
 }
 
-func (s *site) looks(key string) any {
-	s.t.Helper()
-	return s.get("/api/key?key=" + url.QueryEscape(key))["looks"]
-}
-
 // limiters returns the rows of the list once all keys were walked.
 func (s *site) limiters() map[string]map[string]any {
 	s.t.Helper()

@@ -23,14 +23,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// names returns those of the rows, in their order.
-func names(list m) (all []any) {
-	for _, item := range list["limiters"].([]any) {
-		all = append(all, item.(m)["name"])
-	}
-	return all
-}
-
 func testMergedMembers(t *testing.T) {
 	s := newSite(t)
 	s.client(func(client *rratelimiter.Client) {
@@ -52,8 +44,7 @@ func TestInVirtualTime(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"merged members": testMergedMembers, "one poller": testOnePoller,
 		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
-		"hostile names": testHostileNames, "limiters that are broken": testLimitersThatAreBroken,
-		"refusals come from an observer": testRefusalsComeFromAnObserver,
+		"hostile names": testHostileNames,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 	}
@@ -84,23 +75,6 @@ func testHostileNames(t *testing.T) {
 		s.play(`change rate?name=NAME {"rate":20} => {"limiter":{"name":"~^[^\\x00]*$"}}`, "NAME", url.QueryEscape(name))
 	}
 	assert.NotContains(t, s.read("/api/limiters?limit=100").Body.String(), "<img", "not even in JSON")
-}
-
-func testRefusalsComeFromAnObserver(t *testing.T) {
-	observer := &Observer{}
-	s := newSite(t, func(c *Config) { c.Observer = observer })
-	s.limiter("quiet", rratelimiter.PerHour(10), 9)
-	s.client(func(client *rratelimiter.Client) {
-		busy := client.RateLimiter("busy", rratelimiter.WithDefault(rratelimiter.PerHour(10)))
-		for range 3 {
-			limitertest.Try(t, busy, 6)
-		}
-	}, rratelimiter.WithObserver(observer))
-	list := s.get("/api/limiters?sort=refusals&limit=1")
-	has(t, m{"refused": 2.0, "refused_per_second": 0.2, "state": "refusing"}, rows(t, list, "limiters")["busy"], "%v", list)
-	has(t, m{"free": 4.0, "state": "refusing"}, s.show("busy"))
-	assert.Equal(t, []any{"busy", "quiet"}, names(s.get("/api/limiters")), "before what is more in use")
-	has(t, m{"refused": nil}, rows(t, s.get("/api/limiters"), "limiters")["quiet"])
 }
 
 func testOnePoller(t *testing.T) {
@@ -238,54 +212,6 @@ func TestCodeInDocs(t *testing.T) {
 	require.True(t, found)
 	code, _, _ = strings.Cut(code, "\n```")
 	assert.Contains(t, example, code)
-}
-
-// A limiter whose calls fail must not look like one that is unused.
-func testLimitersThatAreBroken(t *testing.T) {
-	s := newSite(t)
-	ctx := t.Context()
-	damage := map[string]func(name string) error{
-		"set is text":     func(name string) error { return s.rdb.Set(ctx, "{"+name+"}:permits", "x", 0).Err() },
-		"value is a list": func(name string) error { return s.rdb.RPush(ctx, "{"+name+"}:value", "x").Err() },
-		"value is a word": func(name string) error { return s.rdb.Set(ctx, "{"+name+"}:value", "many", 0).Err() },
-	}
-	for name, spoil := range damage {
-		s.limiter(name, rratelimiter.PerHour(10), 0)
-		require.NoError(t, spoil(name))
-		s.client(func(client *rratelimiter.Client) {
-			require.ErrorIs(t, limitertest.Second(client.RateLimiter(name).TryAcquire(ctx, 1, 0)), rratelimiter.ErrCorrupt, name)
-		})
-	}
-	s.limiter("healthy", rratelimiter.PerHour(10), 9)
-	list := s.limiters()
-	require.Len(t, list, 4)
-	for name := range damage {
-		has(t, m{"use": nil, "free": nil, "in_use": nil}, list[name], name)
-		assert.NotEmpty(t, list[name]["broken"], name)
-		has(t, m{"free": nil, "in_use": nil}, s.show(name), name)
-		has(t, m{"state": "broken"}, s.show(name), name)
-		assert.Equal(t, name == "set is text", s.read("/api/clients?name="+url.QueryEscape(name)).Code == http.StatusConflict, name)
-		_, preview := s.post("/api/preview/delete?name="+url.QueryEscape(name), m{})
-		inUse := facts(preview["before"])[factInUse]
-		assert.Equal(t, name != "value is a word", inUse == "not known", "%s: %s", name, inUse)
-	}
-	has(t, m{"broken": nil, "state": "fine", "use": 0.9}, list["healthy"])
-	for _, row := range s.get("/api/limiters?limit=3")["limiters"].([]any) {
-		assert.NotEmpty(t, row.(m)["broken"], "they come before what is in use")
-	}
-
-	// A limiter that nearly is one is no healthy one either.
-	require.NoError(t, s.rdb.HSet(ctx, "nearly", "rate", "ten", "interval", "1000", "type", "0").Err())
-	require.Eventually(t, func() bool { return s.limiters()["nearly"] != nil }, time.Minute, 10*time.Millisecond)
-	assert.Contains(t, s.limiters()["nearly"]["broken"], "rate, interval or type")
-	has(t, m{"broken": 4.0}, s.get("/api/limiters"))
-	assert.Contains(t, s.show("nearly")["broken"], "rate, interval or type")
-	assert.Equal(t, looksBroken, s.looks("nearly"))
-
-	// A mended limiter is shown as such.
-	require.NoError(t, s.rdb.Del(ctx, "{set is text}:permits").Err())
-	require.Eventually(t, func() bool { return s.limiters()["set is text"]["broken"] == nil }, time.Minute, 10*time.Millisecond)
-	has(t, m{"broken": nil}, s.show("set is text"))
 }
 
 func TestAbout_NamesTheAddressUnlessServerIsSet(t *testing.T) {
