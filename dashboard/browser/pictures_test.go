@@ -30,6 +30,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/dashboard"
 	pages "github.com/rratelimiter/rratelimiter/internal/docs/page"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 const (
@@ -52,7 +53,7 @@ var looks = []struct {
 // pictures.
 func TestPictures(t *testing.T) {
 	t.Parallel()
-	if *update {
+	if story.Updates() {
 		takePictures(t)
 	}
 	text, err := os.ReadFile(filepath.Join(docs, "dashboard.md"))
@@ -311,7 +312,7 @@ func TestFigures(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	filled, err := pages.Fill(string(text), func(name, old string) (string, error) {
-		if name != "figures" || !*update {
+		if name != "figures" || !story.Updates() {
 			return old, nil
 		}
 		var rows [][]string
@@ -328,7 +329,7 @@ func TestFigures(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.Contains(t, filled, "<!-- begin figures -->")
-	if *update {
+	if story.Updates() {
 		require.NoError(t, os.WriteFile(path, []byte(filled), 0o600))
 	}
 }

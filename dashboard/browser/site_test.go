@@ -152,9 +152,6 @@ func (s *site) shop() {
 // id is how the page's addresses name a limiter.
 func id(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
 
-// limiterPage is the address of a limiter's own page.
-func (s *site) limiterPage(name string) string { return s.url + "#/limiter/" + id(name) }
-
 func row(name string) string { return fmt.Sprintf(`#limiters tr[data-id=%q]`, id(name)) }
 
 func cell(name, column string) string { return fmt.Sprintf(`%s [data-col=%q]`, row(name), column) }
@@ -298,27 +295,6 @@ func TestTokens_ForLooking(t *testing.T) {
 	p.visit(s.url)
 	p.until(isLive)
 	p.until(seen(row("shop:mail")) + " && " + seen("#unlock"))
-}
-
-func TestLimiter_Broken(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	s.limiter("healthy", rratelimiter.PerMinute(10), 9)
-	s.limiter("broken", rratelimiter.PerMinute(10), 0)
-	require.NoError(t, s.rdb.Set(t.Context(), "{broken}:permits", "SECRET", 0).Err())
-	p := openLive(t, s.url, look{})
-	p.until(seen(row("broken")))
-	assert.Equal(t, "✖ broken", p.text(cell("broken", "use")))
-	assert.Contains(t, p.text(cell("broken", "callers")), "not a sorted set. What to do: find out who writes that key: it or the limiter needs another name")
-	assert.True(t, get[bool](p, "(e => e.scrollWidth <= e.clientWidth)("+one(cell("broken", "callers"))+")"), "it is not cut")
-	assert.Equal(t, "90%", p.text(cell("healthy", "use")))
-	p.goTo("#/limiter/" + id("broken"))
-	p.until(one("[data-fact=free]") + ".innerText.trim() === '✖ broken'")
-	assert.Contains(t, p.text("#lead-state"), "not a sorted set")
-	assert.Contains(t, p.text("#lead-next"), "What to do: find out who writes that key: it or the limiter needs another name")
-	assert.True(t, get[bool](p, one("[data-fact=in-use]")+".parentElement.hidden"), "it is not known")
-	assert.Contains(t, p.text("#anomalies"), "calls of this limiter fail")
-	assert.NotContains(t, p.text("body"), "SECRET")
 }
 
 const (

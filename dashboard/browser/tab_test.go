@@ -6,7 +6,6 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,8 +32,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-var update = flag.Bool("update", false, "write the pictures and the figures of docs/dashboard.md")
-
 // chromium is the browser that all tests share, by its context: each test has windows
 // of its own, which share neither storage nor connections.
 var chromium = sync.OnceValues(startChromium)
@@ -43,7 +40,6 @@ var chromium = sync.OnceValues(startChromium)
 var endChromium = func() {}
 
 func TestMain(m *testing.M) {
-	flag.Parse()
 	code := m.Run()
 	endChromium()
 	os.Exit(code)

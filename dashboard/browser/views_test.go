@@ -6,13 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/dashboard"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -160,103 +158,6 @@ const boxes = `[...document.querySelectorAll('main [id], main th')].filter(e => 
   return e.nodeName + '#' + e.id + ' ' + [box.x, box.y, box.width].map(Math.round).join(' ')
 })`
 
-// TestList_FindsAndSorts also holds what the list says of a limiter.
-func TestList_FindsAndSorts(t *testing.T) {
-	t.Parallel()
-	s, p := inShop(t, "")
-	p.until(seen(row("shop:orders")))
-	assert.Len(t, get[[]int](p, `[...new Set([...document.querySelectorAll('#limiters .bar')].map(e => Math.round(e.getBoundingClientRect().width)))]`), 1,
-		"a bar's length is the same for all states")
-	assert.Regexp(t, `^shop:orders\s+65%\s+35\s+override 100/1m\s+[\d.]+\s+checkout 61%, mobile app 38%$`, p.text(row("shop:orders")))
-
-	names := `[...document.querySelectorAll('#limiters tbody tr [data-col="name"]')].map(e => e.innerText.trim())`
-	sorted := `[...document.querySelectorAll('#limiters [aria-sort]')].map(e => [e.dataset.head, e.ariaSort, getComputedStyle(e, '::after').content]).join()`
-	assert.Equal(t, `use,descending," ▾"`, get[string](p, sorted))
-	p.click("#limiters [data-sort=name]")
-	p.until(`(n => n.length === 16 && n[0] === 'shop:api:00' && n[15] === 'shop:search')(` + names + `)`)
-	assert.Equal(t, `name,ascending," ▴"`, get[string](p, sorted))
-	p.click("#limiters [data-sort=name]")
-	p.until(`(n => n.length === 16 && n[15] === 'shop:api:00' && n[0] === 'shop:search')(` + names + `)`)
-	assert.Equal(t, `name,descending," ▾"`, get[string](p, sorted))
-	p.click("#reverse")
-	p.choose("#sort", "use")
-	p.until(`(n => n[0] === 'shop:mail' && n[1] === 'shop:orders' && n[2] === 'shop:api:11')(` + names + `)`)
-
-	p.fill("#search", "api:1")
-	p.until(`(n => n.length === 2 && n.every(x => x.includes('api:1')))(` + names + `)`)
-	assert.Equal(t, "#/?search=api%3A1", get[string](p, "location.hash"), "it can be sent to others")
-	other := openLive(t, s.url+"#/?search=api%3A1&sort=name&reverse=true", look{})
-	other.until(`(n => n.length === 2 && n[0] === 'shop:api:11')(` + names + `)`)
-	p.fill("#search", "there is none")
-	p.until(seen("#empty-search"))
-	p.fill("#search", "")
-	p.until(`(n => n.length === 16)(` + names + `)`)
-
-	// What happens elsewhere shows without a touch.
-	s.limiter("shop:new", rratelimiter.PerMinute(10), 10)
-	p.until(seen(row("shop:new")))
-	require.NoError(t, s.rdb.Del(t.Context(), "shop:new", "{shop:new}:value", "{shop:new}:permits").Err())
-	p.until("!" + one(row("shop:new")))
-
-	p.resize(360, 640)
-	assert.LessOrEqual(t, get[float64](p, one("#limiters tbody tr")+".getBoundingClientRect().top"), 200.0, "of a telephone's height")
-	require.NoError(t, s.rdb.FlushAll(t.Context()).Err())
-	p.until(seen("#empty-next"))
-	assert.Contains(t, p.text("#empty-next"), "rrl try-set-rate", "what to do next")
-}
-
-// apart is that each line of the plot is in a band of its own.
-const apart = `(([free, paces]) => free.y + free.height < paces.y && [['free', free], ['granted', paces]].every(([name, band]) => {
-  const line = document.querySelector('.line-' + name).getBBox()
-  return line.y >= band.y && line.y + line.height <= band.y + band.height
-}))([...document.querySelectorAll('#history .band')].map(e => e.getBBox()))`
-
-func TestLimiter_Page(t *testing.T) {
-	t.Parallel()
-	s, p := inShop(t, "")
-	p.click(cell("shop:orders", "name") + " a")
-	p.until(seen("#holders tbody tr"))
-	assert.Equal(t, "#/limiter/"+id("shop:orders"), get[string](p, "location.hash"))
-	assert.Contains(t, p.text("#limiter-name"), "shop:orders")
-	fact := func(name string) string { return p.text(fmt.Sprintf(`[data-fact=%q]`, name)) }
-	assert.Equal(t, []string{"35 of 100 free", "65", "100/1m", "override"}, []string{fact("free"), fact("in-use"), fact("rate"), fact("origin")})
-	assert.Regexp(t, `First back in\s+checkout\s+40\s+61%\s+\S+\s+mobile app\s+25\s+38%\s+\S+$`, p.text("#holders"))
-	assert.Regexp(t, `(?s)^35 of 100.*Who holds.*In use.*Since this page.*When permits come back.*Settings`, p.text("#limiter-body"))
-	assert.Regexp(t, `^Above.*\s+100 free\s+0\s+[\d.]+/s\s+0\s+1m.* ago\s+now\sup to \d+ permits at a time\s+now\s+in 1m$`, p.text("#history")+"\n"+p.text("#returns"))
-	p.until(apart)
-
-	s.take(s.client.RateLimiter("shop:orders"), 5)
-	p.until(one(`[data-fact="free"]`) + `.innerText.includes('30')`)
-	r, err := s.client.RateLimiter("shop:orders").Reserve(t.Context(), 30, 0)
-	require.NoError(t, err)
-	require.NoError(t, r.Settle(t.Context(), 42))
-	p.until(one("#lead-next") + `.innerText.endsWith(', debt 12')`)
-	assert.Equal(t, "0 of 100 free", fact("free"))
-	assert.Equal(t, "■ used up", p.text("#lead-state"))
-	assert.Regexp(t, "^next permit in .*, none granted for up to ", p.text("#lead-next"))
-	mark := one("#history .line-mark") + ".getAttribute('d')"
-	assert.Empty(t, get[string](p, mark))
-	require.NoError(t, s.client.RateLimiter("shop:orders").SetRate(t.Context(), rratelimiter.PerMinute(60)))
-	p.until(`/^M[\d.]+ 0V160$/.test(` + mark + `) && ` + one("#history .axis-top") + `.innerText.includes('the rate was changed')`)
-	_, err = s.client.RateLimiter("shop:orders").Delete(t.Context())
-	require.NoError(t, err)
-	p.until(seen("#limiter-gone"))
-
-	// Addresses that are old, or made up.
-	openLive(t, s.url+"#/nowhere", look{}).until(seen("#view-limiters"))
-	p.goTo("#/limiter/" + id("never was"))
-	p.until(seen("#limiter-gone"))
-	assert.Equal(t, "There is no such limiter now.", p.text("#limiter-gone"))
-	require.NoError(t, s.rdb.Set(t.Context(), "a session", "secret", 0).Err())
-	p.goTo("#/limiter/" + id("a session"))
-	p.until(one("#limiter-gone") + `.innerText === 'This key holds something else, not a limiter.'`)
-	p.provokes("status of 4")
-	p.goTo("#/limiter/%%%")
-	p.update(0)
-	p.goTo("#/")
-	p.until(seen("#view-limiters"))
-}
-
 // focused is the element that has the focus, as a selector or by its text.
 const focused = `(e => e === document.body ? '' : e.id ? '#' + e.id : e.dataset.action ? 'action ' + e.dataset.action :
   e.dataset.nav ? 'nav ' + e.dataset.nav : e.name ? e.name : e.nodeName + ' ' + e.innerText.trim())(document.activeElement)`
@@ -280,78 +181,6 @@ func (p *tab) tabTo(name string) (way []string) {
 		}
 	}
 	return way
-}
-
-// TestKeyboard_ReachesEverything, and / the search; ? lists the keys, but not where text is typed.
-func TestKeyboard_ReachesEverything(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, writable, withOthers)
-	s.visitors()
-	l := s.limiter("orders", rratelimiter.PerMinute(100), 40)
-	s.limiter("mail", rratelimiter.PerMinute(100), 0)
-	p := openLive(t, s.url, look{})
-	p.until(seen(row("orders")))
-
-	way := p.tabTo("#unlock")
-	assert.Contains(t, way, "nav limiters")
-	p.press(kb.Enter)
-	p.until(one("#token-dialog") + ".open")
-	require.Equal(t, "#token", get[string](p, focused))
-	p.press(kb.Escape)
-	p.until(closed)
-	require.Equal(t, "#unlock", get[string](p, focused), "the focus returns")
-	p.press(kb.Enter)
-	p.press(token)
-	p.press(kb.Enter)
-	p.until(closed)
-
-	p.eval("document.activeElement.blur()")
-	p.tabTo("#search")
-	p.press("orders")
-	p.until("!" + one(row("mail")))
-	p.tabTo("A orders")
-	p.update(2)
-	require.Equal(t, "A orders", get[string](p, focused), "numbers change, the focus stays")
-	p.press(kb.Enter)
-	p.until(seen("[data-action=rate]"))
-
-	p.tabTo("action rate")
-	p.press(kb.Enter)
-	p.until(seen("#change-form"))
-	require.True(t, get[bool](p, one("#change")+".contains(document.activeElement)"), "the focus is in the dialog")
-	p.press(kb.Escape)
-	p.until(closed)
-	require.Equal(t, "action rate", get[string](p, focused), "the focus returns")
-
-	p.press(kb.Enter)
-	p.until(seen("#change-form"))
-	p.tabTo("rate")
-	p.press("a", chromedp.ModifierCtrl)
-	p.press("80")
-	p.press(kb.Enter)
-	p.until(seen("#change-confirm"))
-	p.tabTo("#change-confirm")
-	p.press(kb.Enter)
-	p.until(closed)
-	assert.EqualValues(t, 80, s.outcome(l).config.Rate)
-	require.Equal(t, "action rate", get[string](p, focused), "the focus returns")
-
-	p.press("?")
-	p.until(seen("#keys"))
-	p.accessible()
-	p.press("/")
-	p.press(kb.Escape)
-	p.until(closed)
-	assert.Equal(t, "#/limiter/"+id("orders"), get[string](p, "location.hash"), "a dialog was open")
-	p.press("/")
-	p.until(seen("#view-limiters") + " && " + focused + " === '#search'")
-	p.press("mail/?")
-	assert.Regexp(t, "mail/\\?$", get[string](p, one("#search")+".value"))
-	assert.True(t, get[bool](p, closed))
-	p.goTo("#/others")
-	p.until(seen("#others-search"))
-	p.press("/")
-	require.Equal(t, "#others-search", get[string](p, focused))
 }
 
 // The focus does not move while the page changes around it.

@@ -94,6 +94,9 @@ func (s Step) Redis(t testing.TB, rdb redistest.Client) {
 
 var update = flag.Bool("update", false, "write the files that tests compare with what they get")
 
+// Updates reports whether -update is given.
+func Updates() bool { return *update }
+
 // Golden compares a text with a file, which -update writes.
 func Golden(t testing.TB, path, text string) {
 	t.Helper()

@@ -1,0 +1,292 @@
+package browser_test
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/dashboard"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
+)
+
+// TestScripts plays those of testdata/script, each on a site of its own. What follows a title says what the site has and
+// allows, and that the page has been given its token.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	story.Run(t, func(t *testing.T, title string, steps []story.Step) {
+		t.Helper()
+		var options []string
+		if _, list, found := strings.Cut(title, " | "); found {
+			options = strings.Fields(list)
+		}
+		s := &scene{}
+		var fills []func(*site)
+		var configure []func(*dashboard.Config)
+		for _, option := range options {
+			switch option {
+			case "locked", "writable":
+				configure, s.unlocks = append(configure, writable), option == "writable"
+			case "others":
+				configure, fills = append(configure, withOthers), append(fills, (*site).visitors)
+			case "shop":
+				fills = append(fills, (*site).shop)
+			default: // a pattern
+				configure = append(configure, loggedIn, func(cfg *dashboard.Config) { cfg.Write, cfg.Pattern = false, option })
+			}
+		}
+		s.site = newSite(t, configure...)
+		for _, fill := range fills {
+			fill(s.site)
+		}
+		for _, step := range steps {
+			if !s.beside(step) {
+				s.page(step)
+			}
+		}
+	})
+}
+
+// A scene is what a script is played on.
+type scene struct {
+	*site
+
+	tab     *tab // from the first step on that needs one
+	unlocks bool
+}
+
+// shorthands are what a script writes for an id in the page's addresses, and for the selectors of a limiter's row and of a cell.
+var shorthands = regexp.MustCompile(`(ID|ROW|CELL)\(([^)]*?)(?:, (\w+))?\)`)
+
+func expand(text string) string {
+	return shorthands.ReplaceAllStringFunc(text, func(short string) string {
+		parts := shorthands.FindStringSubmatch(short)
+		switch of := id(parts[2]); parts[1] {
+		case "ROW":
+			return fmt.Sprintf("#limiters tr[data-id='%s']", of)
+		case "CELL":
+			return fmt.Sprintf("#limiters tr[data-id='%s'] [data-col='%s']", of, parts[3])
+		default:
+			return of
+		}
+	})
+}
+
+// beside does what a line says of something else than the page, and reports whether it is such a line:
+//
+//	redis HSET bad rate x             runs a command of the server, which may be compared with what it answers
+//	limiter orders 100/1m 40 48h      sets a rate, of which so many permits are in use, with that keep-alive time, or for each client
+//	take orders 5 "mobile app"        takes permits, by a client of another name
+//	settle orders 30 42               settles a reservation
+//	crowd 1000                        makes so many limiters
+//	outcome orders => {OVERALL 60 1m0s 0s} 59 0s      is its rate, and what is free, and when it expires
+func (s *scene) beside(step story.Step) bool {
+	t, words := s.t, step.Words
+	t.Helper()
+	number := func(i int) int64 {
+		n, err := strconv.ParseInt(words[i], 10, 64)
+		require.NoError(t, err, step.Line)
+		return n
+	}
+	of := func(i int) *rratelimiter.RateLimiter {
+		if len(words) > i {
+			return s.named(words[i], rratelimiter.WithClientID(words[i])).RateLimiter(words[1])
+		}
+		return s.client.RateLimiter(words[1])
+	}
+	switch words[0] {
+	case "redis":
+		step.Redis(t, s.rdb)
+	case "limiter":
+		s.set(step)
+	case "take":
+		s.take(of(3), number(2))
+	case "settle":
+		require.NoError(t, limitertest.Reserve(t, of(4), number(2)).Settle(t.Context(), number(3)))
+	case "crowd":
+		s.crowd(int(number(1)))
+	case "outcome":
+		o := s.outcome(of(2))
+		require.Equal(t, step.Want, fmt.Sprintf("%v %v %v", o.config, o.free, o.ttl), step.Line)
+	default:
+		return false
+	}
+	return true
+}
+
+func (s *scene) set(step story.Step) {
+	s.t.Helper()
+	cfg, used := rratelimiter.Config{}, int64(0)
+	rate, interval, _ := strings.Cut(step.Words[2], "/")
+	var err error
+	cfg.Rate, err = strconv.ParseInt(rate, 10, 64)
+	require.NoError(s.t, err, step.Line)
+	cfg.Interval, err = time.ParseDuration(interval)
+	require.NoError(s.t, err, step.Line)
+	for _, word := range step.Words[3:] {
+		n, notNumber := strconv.ParseInt(word, 10, 64)
+		switch {
+		case word == "each":
+			cfg.Type = rratelimiter.PerClient
+		case notNumber == nil:
+			used = n
+		default:
+			cfg.KeepAlive, err = time.ParseDuration(word)
+			require.NoError(s.t, err, step.Line)
+		}
+	}
+	s.limiter(step.Words[1], cfg, used)
+}
+
+// page does what a line says of the page. Selectors are as in CSS, and may be shorthands:
+//
+//	go #/changes                      goes to a view; load does so in a new tab
+//	unlock a guess                    gives the page this token, or the right one
+//	see #told =~ ^Done                waits until an element is seen, and has this text (=>) or matches (=~)
+//	hide #told                        waits until it is not seen
+//	until document.hidden             waits until this is true
+//	run window.x = 1                  runs it
+//	click #x, fill #x => text, choose #x => value, press Enter, press some text
+//	tab #x                            moves the focus on until it is there; focus #x only waits for that
+//	change rate, dialog #x            opens the dialog of a change
+//	field rate => 80                  fills its form
+//	review 3 0                        goes on to what the change would do, with that before and after
+//	confirm                           makes it; make expire ttl 2 does all that
+//	closed                            waits until no dialog is open
+//	asked api/change => 0             is how many requests the page has made
+//	fits, accessible, resize 360 640, update 2, provokes status of 4      are what tab's methods are
+func (s *scene) page(step story.Step) {
+	s.t.Helper()
+	if s.tab == nil {
+		s.tab = openLive(s.t, s.url, look{})
+		if s.unlocks {
+			s.tab.unlock(token)
+			s.tab.until(closed)
+		}
+	}
+	p, verb, words := s.tab, step.Words[0], step.Words[1:]
+	rest := expand(strings.Join(words, " "))
+	code := expand(strings.TrimSpace(strings.TrimPrefix(step.Line, verb)))
+	want := expand(step.Want)
+	switch verb {
+	case "go":
+		p.goTo(rest)
+	case "load":
+		s.tab = open(s.t, s.url+rest, look{})
+		s.tab.expected = p.expected
+	case "unlock":
+		p.unlock(cmp.Or(rest, token))
+	case "see":
+		p.until(seen(rest))
+		if step.Mark != "" {
+			p.says(rest, pattern(step.Mark, want))
+		}
+	case "hide":
+		p.until("!" + seen(rest))
+	case "until":
+		p.until(code)
+	case "run":
+		p.eval(code)
+	case "focus":
+		p.until(focused + " === " + quote(rest))
+	case "closed":
+		p.until(closed)
+	case "asked":
+		require.Regexp(s.t, pattern(step.Mark, want), strconv.Itoa(len(p.asked(rest))), step.Line)
+	case "fits":
+		p.fits()
+	case "accessible":
+		p.accessible()
+	case "provokes":
+		p.provokes(rest)
+	default:
+		p.act(step, rest, want)
+	}
+}
+
+// act does what a line says that a user does.
+func (p *tab) act(step story.Step, rest, want string) {
+	p.t.Helper()
+	words := step.Words[1:]
+	switch step.Words[0] {
+	case "click":
+		p.click(rest)
+	case "fill":
+		p.fill(rest, want)
+	case "choose":
+		p.choose(rest, want)
+	case "tab":
+		p.tabTo(rest)
+	case "press":
+		if rest == "Ctrl+a" {
+			p.press("a", chromedp.ModifierCtrl)
+			return
+		}
+		if key, named := map[string]string{"Enter": kb.Enter, "Escape": kb.Escape}[rest]; named {
+			rest = key
+		}
+		p.press(rest)
+	case "change":
+		p.change(rest)
+	case "dialog":
+		p.dialog(rest)
+	case "field":
+		p.fill(field(rest), want)
+	case "review":
+		before, after := p.review()
+		if len(words) > 0 {
+			require.Contains(p.t, before, words[0], step.Line)
+			require.Contains(p.t, after, words[1], step.Line)
+		}
+	case "confirm":
+		p.confirm()
+	case "make":
+		p.make(words[0], words[1], words[2])
+	case "resize", "update":
+		var size [2]int64
+		for i, word := range words {
+			n, err := strconv.ParseInt(word, 10, 64)
+			require.NoError(p.t, err, step.Line)
+			size[i] = n
+		}
+		if step.Words[0] == "update" {
+			p.update(int(size[0]))
+			return
+		}
+		p.resize(size[0], size[1])
+	default:
+		p.t.Fatal(step.Line)
+	}
+}
+
+// pattern is what a text must match.
+func pattern(mark, want string) *regexp.Regexp {
+	if mark == "=>" {
+		want = "^" + regexp.QuoteMeta(want) + "$"
+	}
+	return regexp.MustCompile(want)
+}
+
+// says waits until an element has a text that matches.
+func (p *tab) says(selector string, like *regexp.Regexp) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		text := strings.TrimSpace(get[string](p, one(selector)+"?.innerText ?? ''"))
+		if like.MatchString(text) {
+			return
+		}
+		if time.Now().After(end) {
+			p.picture("failed")
+			require.Regexp(p.t, like, text, selector)
+		}
+	}
+}
