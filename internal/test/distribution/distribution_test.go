@@ -74,21 +74,12 @@ func modules(t *testing.T) []goMod {
 	return all
 }
 
-// go install refuses a module that replaces or excludes others.
-func TestModules_RootAndCommandReplaceNothing(t *testing.T) {
-	t.Parallel()
-	for _, m := range modules(t) {
-		if m.dir == "." || m.command() {
-			assert.Empty(t, m.Replace, m.dir)
-			assert.Empty(t, m.Exclude, m.dir)
-		}
-		if m.dir == "." {
-			assert.Equal(t, module, m.Module.Path)
-			for _, r := range m.Require {
-				assert.False(t, ours(r.Path), "the root requires %s", r.Path)
-			}
-		}
-	}
+// readText returns a file of the repository.
+func readText(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
+	require.NoError(t, err)
+	return string(text)
 }
 
 // A module that is not in go.work can't be built in a clone.
@@ -116,28 +107,24 @@ func ours(path string) bool { return path == module || strings.HasPrefix(path, m
 
 func TestVersionsPage_SaysHowToGetModules(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join(root, "docs", "versions.md"))
-	require.NoError(t, err)
+	page := readText(t, "docs", "versions.md")
 	for _, m := range modules(t) {
 		if !m.program() && !m.command() {
-			assert.Contains(t, string(page), "`go get "+m.Module.Path+"`")
+			assert.Contains(t, page, "`go get "+m.Module.Path+"`")
 		}
 	}
-	assert.Contains(t, string(page), "`go install "+module+"/cmd/rrl@latest`")
+	assert.Contains(t, page, "`go install "+module+"/cmd/rrl@latest`")
 }
 
-// What a module replaces counts in this repository only: users of the module get what it
-// requires.
+// What a module replaces counts in this repository only: users of the module get what it requires. go install refuses a
+// module that replaces or excludes others.
 func TestModules_RequireTheSame(t *testing.T) {
 	t.Parallel()
 	all := modules(t)
 	versions := map[string]bool{}
 	for _, m := range all {
 		assert.Equal(t, all[0].Go, m.Go, "the Go that %s asks for", m.dir)
-		if m.dir == "." {
-			continue
-		}
-		assert.Equal(t, module+"/"+m.dir, m.Module.Path)
+		assert.Equal(t, strings.TrimSuffix(module+"/"+m.dir, "/."), m.Module.Path)
 		var required []string
 		for _, r := range m.Require {
 			if ours(r.Path) {
@@ -145,7 +132,7 @@ func TestModules_RequireTheSame(t *testing.T) {
 				versions[r.Version] = true
 			}
 		}
-		assert.NotEmpty(t, required, m.dir)
+		assert.Equal(t, m.dir != ".", len(required) > 0, m.dir)
 		var replaced []string
 		for _, r := range m.Replace {
 			replaced = append(replaced, r.Old.Path)
@@ -157,7 +144,10 @@ func TestModules_RequireTheSame(t *testing.T) {
 		}
 		slices.Sort(required)
 		slices.Sort(replaced)
-		if !m.command() {
+		if m.dir == "." || m.command() {
+			assert.Empty(t, m.Replace, m.dir)
+			assert.Empty(t, m.Exclude, m.dir)
+		} else {
 			assert.Equal(t, required, replaced, m.dir)
 		}
 	}
@@ -168,12 +158,10 @@ func TestModules_RequireTheSame(t *testing.T) {
 func TestModules_RequireWhatExists(t *testing.T) {
 	t.Parallel()
 	needsClone(t)
-	changes, err := os.ReadFile(filepath.Join(root, "CHANGELOG.md"))
-	require.NoError(t, err)
-	commits := map[string]bool{}
+	changes, commits := readText(t, "CHANGELOG.md"), map[string]bool{}
 	for _, m := range modules(t) {
 		for _, r := range m.Require {
-			if ours(r.Path) && !strings.Contains(string(changes), "\n## ["+strings.TrimPrefix(r.Version, "v")+"] - ") {
+			if ours(r.Path) && !strings.Contains(changes, "\n## ["+strings.TrimPrefix(r.Version, "v")+"] - ") {
 				commits[r.Path+"@"+r.Version] = true
 			}
 		}
@@ -335,17 +323,6 @@ func published(t *testing.T, dir string) []string {
 	}
 }
 
-// startProgram returns the program of docs/start.md.
-func startProgram(t *testing.T) string {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join(root, "docs", "start.md"))
-	require.NoError(t, err)
-	_, program, found := strings.Cut(string(page), "```go\n")
-	require.True(t, found)
-	program, _, _ = strings.Cut(program, "```")
-	return program
-}
-
 // withHeading returns the files with a section for the version in CHANGELOG.md.
 func withHeading(all []source, version string) []source {
 	for i, s := range all {
@@ -357,10 +334,10 @@ func withHeading(all []source, version string) []source {
 }
 
 // release runs scripts/release.sh in a clone without remotes and returns what it says.
-func release(t *testing.T, dir, version string, env ...string) (string, error) {
+func release(t *testing.T, dir, version string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "scripts/release.sh", version)
-	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), someone...), append(env, "RRL_RELEASE_UNTESTED=1")...)
+	cmd.Dir, cmd.Env = dir, append(append(os.Environ(), someone...), "RRL_RELEASE_UNTESTED=1")
 	said, err := cmd.CombinedOutput()
 	return string(said), err
 }
@@ -395,7 +372,10 @@ func TestRelease_UsersGetItByTheWordsOfTheDocs(t *testing.T) {
 	run(t, filepath.Join(dir, "cmd", "rrl"), append(user, "GOFLAGS=-mod=readonly -modcacherw"), "go", "list", "-deps", ".")
 
 	shop := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(shop, "main.go"), []byte(startProgram(t)), 0o600))
+	_, program, found := strings.Cut(readText(t, "docs", "start.md"), "```go\n")
+	require.True(t, found)
+	program, _, _ = strings.Cut(program, "```")
+	require.NoError(t, os.WriteFile(filepath.Join(shop, "main.go"), []byte(program), 0o600))
 	run(t, shop, user, "go", "mod", "init", "shop")
 	run(t, shop, user, "go", "mod", "tidy")
 	run(t, shop, user, "go", "build", "-o", "shop", ".")
@@ -407,10 +387,8 @@ func TestRelease_UsersGetItByTheWordsOfTheDocs(t *testing.T) {
 // small are the files of a repository in which a release takes moments.
 func small(t *testing.T) []source {
 	t.Helper()
-	script, err := os.ReadFile(filepath.Join(root, "scripts", "release.sh"))
-	require.NoError(t, err)
 	return []source{
-		{"scripts/release.sh", script, 0o755},
+		{"scripts/release.sh", []byte(readText(t, "scripts", "release.sh")), 0o755},
 		{"CHANGELOG.md", []byte("# Changelog\n\n## [Unreleased]\n\n## [0.3.0] - 2026-01-02\n"), 0o600},
 		{"go.mod", []byte("module " + module + "\n\ngo 1.26.0\n"), 0o600},
 		{"limiter.go", []byte("package rratelimiter\n"), 0o600},
