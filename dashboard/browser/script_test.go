@@ -60,8 +60,8 @@ func TestScripts(t *testing.T) {
 type scene struct {
 	*site
 
-	tab     *tab // from the first step on that needs one
-	unlocks bool
+	tab, other *tab // from the first step on that needs one
+	unlocks    bool
 }
 
 // shorthands are what a script writes for an id in the page's addresses, and for the selectors of a limiter's row and of a cell.
@@ -85,7 +85,7 @@ func expand(text string) string {
 //
 //	redis HSET bad rate x             runs a command of the server, which may be compared with what it answers
 //	limiter orders 100/1m 40 48h      sets a rate, of which so many permits are in use, with that keep-alive time, or for each client
-//	take orders 5 "mobile app"        takes permits, by a client of another name
+//	take orders 5 "mobile app"        takes permits, by a client of another name, and of an older Redisson
 //	settle orders 30 42               settles a reservation
 //	crowd 1000                        makes so many limiters
 //	outcome orders => {OVERALL 60 1m0s 0s} 59 0s      is its rate, and what is free, and when it expires
@@ -99,7 +99,11 @@ func (s *scene) beside(step story.Step) bool {
 	}
 	of := func(i int) *rratelimiter.RateLimiter {
 		if len(words) > i {
-			return s.named(words[i], rratelimiter.WithClientID(words[i])).RateLimiter(words[1])
+			opts := []rratelimiter.Option{rratelimiter.WithClientID(words[i])}
+			for _, version := range words[i+1:] {
+				opts = append(opts, rratelimiter.WithRedissonVersion(version))
+			}
+			return s.named(words[i], opts...).RateLimiter(words[1])
 		}
 		return s.client.RateLimiter(words[1])
 	}
@@ -115,8 +119,7 @@ func (s *scene) beside(step story.Step) bool {
 	case "crowd":
 		s.crowd(int(number(1)))
 	case "outcome":
-		o := s.outcome(of(2))
-		require.Equal(t, step.Want, fmt.Sprintf("%v %v %v", o.config, o.free, o.ttl), step.Line)
+		require.Equal(t, step.Want, s.outcome(of(2)), step.Line)
 	default:
 		return false
 	}
@@ -149,7 +152,7 @@ func (s *scene) set(step story.Step) {
 
 // page does what a line says of the page. Selectors are as in CSS, and may be shorthands:
 //
-//	go #/changes                      goes to a view; load does so in a new tab
+//	go #/changes                      goes to a view; load does so in a new tab; other changes between two
 //	unlock a guess                    gives the page this token, or the right one
 //	see #told =~ ^Done                waits until an element is seen, and has this text (=>) or matches (=~)
 //	hide #told                        waits until it is not seen
@@ -183,6 +186,8 @@ func (s *scene) page(step story.Step) {
 	case "load":
 		s.tab = open(s.t, s.url+rest, look{})
 		s.tab.expected = p.expected
+	case "other":
+		s.tab, s.other = s.other, p
 	case "unlock":
 		p.unlock(cmp.Or(rest, token))
 	case "see":
@@ -240,7 +245,7 @@ func (p *tab) act(step story.Step, rest, want string) {
 	case "dialog":
 		p.dialog(rest)
 	case "field":
-		p.fill(field(rest), want)
+		p.set(field(rest), want)
 	case "review":
 		before, after := p.review()
 		if len(words) > 0 {
@@ -289,4 +294,74 @@ func (p *tab) says(selector string, like *regexp.Regexp) {
 			require.Regexp(p.t, like, text, selector)
 		}
 	}
+}
+
+func (p *tab) change(action string) {
+	p.t.Helper()
+	p.dialog(fmt.Sprintf(`#actions button[data-action=%q]`, action))
+}
+
+func (p *tab) dialog(button string) {
+	p.t.Helper()
+	p.click(button)
+	p.until(seen("#change-fields *") + " || " + seen("#change-confirm"))
+}
+
+// set gives a field of a form a value, "" turns it over.
+func (p *tab) set(field, value string) {
+	p.t.Helper()
+	switch {
+	case value == "":
+		p.click(field)
+	case get[bool](p, one(field)+".matches('select')"):
+		p.choose(field, value)
+	default:
+		p.fill(field, value)
+	}
+}
+
+// closed is that no dialog is open.
+const closed = `!document.querySelector('dialog[open]')`
+
+func field(name string) string { return fmt.Sprintf(`#change-form [name=%q]`, name) }
+
+// review goes from the form to what the change would do, and returns that.
+func (p *tab) review() (before, after string) {
+	p.t.Helper()
+	if get[bool](p, seen("#change-fields *")) {
+		p.click("#change-review")
+	}
+	p.until(seen("#change-confirm"))
+	sides := get[[2]string](p, `[2, 3].map(n => [...document.querySelectorAll('#compare td:nth-child(' + n + ')')].map(e => e.innerText).join('\n'))`)
+	return sides[0], sides[1]
+}
+
+func (p *tab) confirm() {
+	p.t.Helper()
+	p.click("#change-confirm")
+	p.until(closed + " && " + one("#told") + ".innerText !== ''")
+}
+
+func (p *tab) make(action, name, value string) {
+	p.t.Helper()
+	p.change(action)
+	if name != "" {
+		p.fill(field(name), value)
+	}
+	p.review()
+	p.confirm()
+}
+
+func (p *tab) changeRate(name, rate string) {
+	p.t.Helper()
+	p.goTo("#/limiter/" + id(name))
+	p.make("rate", "rate", rate)
+}
+
+// outcome is how a change leaves a limiter: its rate, what is free, and when it expires, to the hour.
+func (s *site) outcome(l *rratelimiter.RateLimiter) string {
+	s.t.Helper()
+	ttl, _, err := l.TTL(s.t.Context())
+	require.NoError(s.t, err)
+	return fmt.Sprintf("%v %d %v", limitertest.ConfigOf(s.t, l), limitertest.Available(s.t, l), ttl.Round(time.Hour))
 }

@@ -243,7 +243,7 @@ func TestOtherSites_NeitherFrameNorChange(t *testing.T) {
 	require.Eventually(t, func() bool { return len(p.asked("api/change")) >= 4 }, patience, 10*time.Millisecond)
 	own := open(t, s.url, look{})
 	assert.Equal(t, "[]", get[string](own, `fetch('api/audit').then(r => r.json()).then(r => JSON.stringify(r.entries))`))
-	assert.True(t, s.exists(l))
+	assert.EqualValues(t, 100, limitertest.ConfigOf(t, l).Rate)
 	own.provokes("status of 4")
 	assert.NotEqual(t, 403, get[int](own, fmt.Sprintf(
 		`fetch(%s, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: %s}).then(r => r.status)`, target, body)))
@@ -289,7 +289,7 @@ func TestTokens_ForLooking(t *testing.T) {
 	p.goTo("#/limiter/" + id("shop:mail"))
 	p.until(isLive)
 	p.changeRate("shop:mail", "7")
-	assert.EqualValues(t, 7, s.outcome(s.client.RateLimiter("shop:mail")).config.Rate)
+	assert.EqualValues(t, 7, limitertest.ConfigOf(t, s.client.RateLimiter("shop:mail")).Rate)
 
 	p.eval("sessionStorage.setItem('token', 'an old one')")
 	p.visit(s.url)

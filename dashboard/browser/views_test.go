@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/dashboard"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -181,46 +180,6 @@ func (p *tab) tabTo(name string) (way []string) {
 		}
 	}
 	return way
-}
-
-// The focus does not move while the page changes around it.
-func TestFocus_Stays(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, writable, withOthers)
-	s.shop()
-	s.visitors()
-	sessions, _, _ := others(limitertest.OpenClient(s.rdb))
-	p := s.unlocked("")
-	p.changeRate("shop:mail", "7")
-	other := s.unlocked("")
-	for _, c := range []struct {
-		hash, at string
-		change   func()
-		seen     string
-	}{
-		{
-			"#/thresholds/" + id("session-limits"), "[data-threshold=threshold]",
-			func() { require.NoError(t, sessions.SetThreshold(t.Context(), "session:carol", 77)) },
-			one("#thresholds") + ".innerText.includes('77')",
-		},
-		{
-			"#/key/" + id("shop:orders"), "#key-goes a",
-			func() { require.NoError(t, s.rdb.Expire(t.Context(), "shop:orders", time.Hour).Err()) },
-			one("#key-facts") + ".innerText.includes('59')",
-		},
-		{
-			"#/changes", "[data-undo]",
-			func() { other.changeRate("shop:report", "900") },
-			one("#audit") + ".innerText.includes('shop:report')",
-		},
-	} {
-		p.goTo(c.hash)
-		p.until(seen(c.at))
-		p.eval("window.kept = " + one(c.at) + "; kept.focus()")
-		c.change()
-		p.until(c.seen)
-		assert.True(t, get[bool](p, "kept.isConnected && document.activeElement === kept"), c.hash)
-	}
 }
 
 // crowd makes n limiters, crowd:000000 and so on, of each of which as many permits
