@@ -100,33 +100,35 @@ func (r *run) changePackage(o *overlay, p listed) error {
 			continue
 		}
 		added, scripts = scriptsText, true
-		name := filepath.Join(p.Dir, file)
-		source, err := os.ReadFile(name)
+		name, source, err := o.read(p.Dir, file)
 		if err != nil {
 			return err
 		}
-		r.add(luaMutants(strings.TrimPrefix(name, o.root+"/"), string(source), len(r.mutants)+1), source)
+		r.add(luaMutants(name, string(source), len(r.mutants)+1), source)
 	}
 	for _, file := range p.GoFiles {
-		name := filepath.Join(p.Dir, file)
-		source, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
+		name, source, err := o.read(p.Dir, file)
 		text := []byte(hasScripts(string(source)))
-		if !scripts {
+		if err == nil && !scripts {
 			var found []mutant
-			text, found, err = rewrite(strings.TrimPrefix(name, o.root+"/"), source, len(r.mutants)+1)
+			text, found, err = rewrite(name, source, len(r.mutants)+1)
 			r.add(found, text)
 		}
 		if err == nil {
-			err = o.put(name, string(text))
+			err = o.put(filepath.Join(p.Dir, file), string(text))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return o.put(filepath.Join(p.Dir, "mutants.go"), strings.ReplaceAll(added, "PACKAGE", p.Name))
+}
+
+// read returns a file's name from the root and its text.
+func (o *overlay) read(dir, file string) (name string, text []byte, err error) {
+	path := filepath.Join(dir, file)
+	text, err = os.ReadFile(path)
+	return strings.TrimPrefix(path, o.root+"/"), text, err
 }
 
 func (r *run) add(found []mutant, text []byte) {

@@ -103,17 +103,13 @@ func (r *run) survey(dir string, packages, tests []string) error {
 // each calls f with 0 to n-1, some at a time.
 func each(atOnce, n int, f func(i int)) {
 	var wg sync.WaitGroup
-	next := make(chan int)
-	for range atOnce {
+	places := make(chan struct{}, atOnce)
+	for i := range n {
+		places <- struct{}{}
 		wg.Go(func() {
-			for i := range next {
-				f(i)
-			}
+			f(i)
+			<-places
 		})
 	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
 	wg.Wait()
 }

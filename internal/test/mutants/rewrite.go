@@ -88,21 +88,16 @@ type edit struct {
 	text   string
 }
 
+// order is negative for what ends at its offset.
+func (e edit) order() int {
+	if e.opens {
+		return e.number
+	}
+	return -e.number
+}
+
 func (r *rewriter) edited() []byte {
-	slices.SortFunc(r.edits, func(a, b edit) int {
-		switch {
-		case a.at != b.at:
-			return cmp.Compare(a.at, b.at)
-		case a.opens != b.opens:
-			if b.opens {
-				return -1
-			}
-			return 1
-		case a.opens:
-			return cmp.Compare(a.number, b.number)
-		}
-		return cmp.Compare(b.number, a.number)
-	})
+	slices.SortFunc(r.edits, func(a, b edit) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.order(), b.order())) })
 	var out []byte
 	from := 0
 	for _, e := range r.edits {
@@ -295,54 +290,41 @@ func isZero(e ast.Expr) bool {
 	return false
 }
 
-// Lua is changed a line at a time, and the package of the scripts has the one changed file in place of its own: see
-// scripts.go.txt. What tests come by is not known of scripts.
-var (
-	luaBranch = regexp.MustCompile(`^(\s*(?:else)?if )(.*)( then\b.*)$`)
-	luaWhile  = regexp.MustCompile(`^(\s*while )(.*)( do\b.*)$`)
-	luaFor    = regexp.MustCompile(`^(\s*for .* do)\b(.*)$`)
-	luaReturn = regexp.MustCompile(`^(\s*)return\b.+$`)
-	luaPlain  = regexp.MustCompile(`^\s*[\w.]+(?:\(.*\)|(?:[\[.,].*)? = .*)$`) // a call, or an assignment
-)
+type luaChange struct {
+	kind    string
+	like    *regexp.Regexp
+	changed string
+}
+
+// luaChanges are what becomes of a line of Lua, by the first that it is like. The package of the scripts has the one changed
+// file in place of its own: see scripts.go.txt. What tests come by is not known of scripts.
+var luaChanges = []luaChange{
+	{negate, regexp.MustCompile(`^(\s*(?:else)?if )(.*)( then\b.*)$`), "${1}not (${2})${3}"},
+	{skip, regexp.MustCompile(`^(\s*while )(.*)( do\b.*)$`), "${1}false and (${2})${3}"},
+	{skip, regexp.MustCompile(`^(\s*for .* do)\b(.*)$`), "${1} if true then break end ${2}"},
+	{zero, regexp.MustCompile(`^(\s*)return\b.+$`), "${1}return nil"},
+	{remove, regexp.MustCompile(`^\s*[\w.]+(?:\(.*\)|(?:[\[.,].*)? = .*)$`), ""}, // a call, or an assignment
+}
 
 // luaMutants returns the mutants of a script or a part of one.
 func luaMutants(name, source string, next int) (found []mutant) {
 	lines := strings.Split(source, "\n")
 	for i, line := range lines {
-		kind, changed := luaLine(line)
-		if kind == "" {
+		is := slices.IndexFunc(luaChanges, func(c luaChange) bool { return c.like.MatchString(line) })
+		if is < 0 {
 			continue
 		}
-		text := strings.Join(append(append(append([]string{}, lines[:i]...), changed), lines[i+1:]...), "\n")
+		change := luaChanges[is]
+		text := strings.Join(slices.Concat(lines[:i], []string{change.like.ReplaceAllString(line, change.changed)}, lines[i+1:]), "\n")
 		if _, err := parse.Parse(strings.NewReader(text), name); err != nil {
 			continue // it was the begin or the end of a longer one
 		}
 		found = append(found, mutant{
-			number: next + len(found), kind: kind, where: fmt.Sprintf("%s:%d", name, i+1),
+			number: next + len(found), kind: change.kind, where: fmt.Sprintf("%s:%d", name, i+1),
 			text: strings.TrimSpace(line), file: name, changed: text,
 		})
 	}
 	return found
-}
-
-// luaLine returns what becomes of a line, and which kind of change that is, or none.
-func luaLine(line string) (kind, changed string) {
-	if m := luaBranch.FindStringSubmatch(line); m != nil {
-		return negate, m[1] + "not (" + m[2] + ")" + m[3]
-	}
-	if m := luaWhile.FindStringSubmatch(line); m != nil {
-		return skip, m[1] + "false and (" + m[2] + ")" + m[3]
-	}
-	if m := luaFor.FindStringSubmatch(line); m != nil {
-		return skip, m[1] + " if true then break end " + m[2]
-	}
-	if m := luaReturn.FindStringSubmatch(line); m != nil {
-		return zero, m[1] + "return nil"
-	}
-	if luaPlain.MatchString(line) {
-		return remove, ""
-	}
-	return "", ""
 }
 
 // hasScripts returns the text of the Go file of scripts without the name by which they are read: see scripts.go.txt.
