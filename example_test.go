@@ -38,16 +38,24 @@ func startRedis() *miniredis.Miniredis {
 	return server
 }
 
-// connect returns a Client of a new Redis, and what stops both.
-func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Miniredis, func()) {
+// openRedis returns a client of a new Redis, and what stops both.
+func openRedis() (*redis.Client, *miniredis.Miniredis, func()) {
 	server := startRedis()
 	// A machine that stalls is no outage.
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr(), ReadTimeout: time.Minute})
+	return rdb, server, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// connect is openRedis with a Client.
+func connect(opts ...rratelimiter.Option) (*rratelimiter.Client, *miniredis.Miniredis, func()) {
+	rdb, server, stop := openRedis()
 	client := rratelimiter.New(rdb, opts...)
 	return client, server, func() {
 		_ = client.Close(ctx)
-		_ = rdb.Close()
-		server.Close()
+		stop()
 	}
 }
 
@@ -153,10 +161,8 @@ func ExampleWithDefault() {
 // With an id of its own a program finds its permits of PerClient limiters
 // again after a restart.
 func ExampleWithClientID() {
-	server := startRedis()
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, _, stop := openRedis()
+	defer stop()
 
 	cfg := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 5, Interval: time.Minute}
 	for _, id := range []string{"worker-1", "worker-2", "worker-1"} {
@@ -240,10 +246,8 @@ func ExampleClient_Keyed() {
 
 // The other limiters keep the keys of scripts that many services run.
 func Example_otherLimiters() {
-	server := startRedis()
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, server, stop := openRedis()
+	defer stop()
 
 	client := rratelimiter.New(rdb)
 	window := fixedwindow.New(client, fixedwindow.Config{Limit: 100, Window: time.Minute})
@@ -376,10 +380,8 @@ func Example_production() {
 
 // A Java service has the limiter "orders", and a NameMapper.
 func Example_java() {
-	server := startRedis()
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, server, stop := openRedis()
+	defer stop()
 
 	client := rratelimiter.New(rdb,
 		rratelimiter.WithNameMapper(func(name string) string { return "shop:" + name }),
@@ -395,10 +397,8 @@ func Example_java() {
 
 // What docs/coming-from.md shows.
 func Example_comingFrom() {
-	server := startRedis()
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, server, stop := openRedis()
+	defer stop()
 	mux := http.NewServeMux()
 
 	client := rratelimiter.New(rdb)

@@ -167,11 +167,7 @@ type m = map[string]any
 // has requires these fields of an object; nil stands for none.
 func has(t *testing.T, want, object m, about ...any) {
 	t.Helper()
-	got := m{}
-	for name := range want {
-		got[name] = object[name]
-	}
-	assert.Equal(t, want, got, about...)
+	assert.Empty(t, lacks(want, object), about...)
 }
 
 // request is a POST as the page sends it.

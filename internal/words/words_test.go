@@ -25,10 +25,6 @@ func TestFormatDuration(t *testing.T) {
 	} {
 		assert.Equal(t, want, words.Duration(d))
 	}
-}
-
-func TestFormatMillisOfLongTimes(t *testing.T) {
-	t.Parallel()
 	assert.Equal(t, "1h", words.Millis(3_600_000))
 	assert.Equal(t, "9223372036854775807ms", words.Millis(math.MaxInt64))
 	assert.Equal(t, "-9223372036854775808ms", words.Millis(math.MinInt64))

@@ -1,7 +1,6 @@
 package choosing
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/docs/page"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -46,8 +46,6 @@ func run(t *testing.T) []answers {
 	return all
 }
 
-var update = flag.Bool("update", false, "rewrite docs/choosing.md's figures and its picture")
-
 const (
 	pageFile    = "../../../docs/choosing.md"
 	pictureFile = "../../../docs/choosing/trace.svg"
@@ -58,7 +56,7 @@ func TestTrace_MatchesPage(t *testing.T) {
 	all := run(t)
 	const old = "%s is of another time: go test ./internal/docs/choosing -update"
 	drawn := picture(all)
-	if *update {
+	if story.Updates() {
 		require.NoError(t, os.WriteFile(pictureFile, []byte(drawn), 0o644))
 	}
 	there, err := os.ReadFile(pictureFile)
@@ -103,14 +101,14 @@ func section(t *testing.T, name, text string, compare func(want, got string)) {
 		switch {
 		case marker != name:
 			return old, nil
-		case *update:
+		case story.Updates():
 			old = text
 		}
 		there = old
 		return old, nil
 	})
 	require.NoError(t, err)
-	if *update {
+	if story.Updates() {
 		require.NoError(t, os.WriteFile(pageFile, []byte(filled), 0o644))
 	}
 	compare(text, there)
@@ -139,7 +137,7 @@ func TestCosts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.StartRedis(t).Client(t, nil)
 	rounds := 1
-	if *update {
+	if story.Updates() {
 		rounds = 20
 	}
 	all := make([]costs, len(candidates))

@@ -19,38 +19,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// What a scenario says as JSON; each limiter has kept to its rule. What passed when is in
-// testdata.
-func TestScenariosAsJSON(t *testing.T) {
-	t.Parallel()
-	for _, s := range scenarios {
-		var out bytes.Buffer
-		synctest.Test(t, func(t *testing.T) {
-			kept, err := s.Run(t.Context(), &output.Printer{Writer: &out, JSON: true})
-			require.NoError(t, err)
-			assert.True(t, kept)
-		})
-		var said scenarioSummary
-		require.NoError(t, json.Unmarshal(out.Bytes(), &said))
-		assert.Equal(t, s.Name, said.Demo)
-		assert.True(t, said.Kept)
-		limits := map[int64]bool{}
-		for _, l := range said.Lanes {
-			assert.Len(t, l.Answers, l.Calls)
-			assert.Equal(t, l.Calls, l.Granted+l.Denied)
-			assert.True(t, l.Kept, l.Name)
-			granted := slices.DeleteFunc(slices.Clone(l.Answers), func(a answerSummary) bool { return !a.Granted })
-			assert.Len(t, granted, l.Granted)
-			for _, a := range l.Answers {
-				limits[a.Limit] = true
-			}
-		}
-		assert.Equal(t, map[string][]int64{
-			"fixed-window": {100}, "sliding-log": {3, 6}, "token-bucket": {10, 15}, "counter": {10, 500},
-		}[s.Name], slices.Sorted(maps.Keys(limits)))
-	}
-}
-
 func TestScenarios_ReportBrokenRule(t *testing.T) {
 	t.Parallel()
 	grant := func(at time.Duration, permits, most int64, reset time.Duration) answer {
@@ -164,18 +132,40 @@ func fits(t *testing.T, run func(*testing.T, *output.Printer)) (widest string) {
 	return widest
 }
 
-func TestScenariosFitTheTerminal(t *testing.T) {
+// What passed when is in testdata; each limiter has kept to its rule, also as JSON says.
+func TestScenarios(t *testing.T) {
 	t.Parallel()
 	for _, s := range Scenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			text := fits(t, func(t *testing.T, out *output.Printer) {
+			run := func(t *testing.T, out *output.Printer) {
+				t.Helper()
 				kept, err := s.Run(t.Context(), out)
 				require.NoError(t, err)
 				assert.True(t, kept)
-			})
-			story.Golden(t, filepath.Join("testdata", s.Name+".txt"), text)
+			}
+			text := fits(t, run)
 			assert.NotRegexp(t, `(?m) $`, text, "spaces at the end")
+			story.Golden(t, filepath.Join("testdata", s.Name+".txt"), text)
+			var out bytes.Buffer
+			synctest.Test(t, func(t *testing.T) { run(t, &output.Printer{Writer: &out, JSON: true}) })
+			var said scenarioSummary
+			require.NoError(t, json.Unmarshal(out.Bytes(), &said))
+			assert.Equal(t, []any{s.Name, true}, []any{said.Demo, said.Kept})
+			limits := map[int64]bool{}
+			for _, l := range said.Lanes {
+				granted := 0
+				for _, a := range l.Answers {
+					limits[a.Limit] = true
+					if a.Granted {
+						granted++
+					}
+				}
+				assert.Equal(t, []any{l.Calls, l.Granted, l.Denied, true}, []any{len(l.Answers), granted, len(l.Answers) - granted, l.Kept}, l.Name)
+			}
+			assert.Equal(t, map[string][]int64{
+				"fixed-window": {100}, "sliding-log": {3, 6}, "token-bucket": {10, 15}, "counter": {10, 500},
+			}[s.Name], slices.Sorted(maps.Keys(limits)))
 		})
 	}
 }
