@@ -34,6 +34,12 @@ func get(handler http.Handler, peer, path string, header ...string) {
 	}
 }
 
+// perMinute returns a limiter of so many permits a minute.
+func perMinute(n int64) (limiter limit.Limiter, stop func()) {
+	rdb, stop := limittest.ConnectExample()
+	return slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: n, Window: time.Minute}), stop
+}
+
 // Each client has two requests a minute.
 func ExampleNew() {
 	rdb, stop := limittest.ConnectExample()
@@ -349,11 +355,9 @@ func ExampleMiddleware_Err() {
 
 // While Redis is down, this process limits by itself, as much as it has seen.
 func ExampleWithFallback() {
-	rdb, stop := limittest.ConnectExample()
-	stop()
-
-	client := rratelimiter.New(rdb)
-	handler := httplimit.New(slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute}),
+	limiter, stop := perMinute(2)
+	stop() // Redis goes down
+	handler := httplimit.New(limiter,
 		httplimit.WithFallback(httplimit.Local(2, time.Minute)),
 		httplimit.WithErrorHandler(func(_ *http.Request, err error) {
 			fmt.Println("alert:", errors.Is(err, limit.ErrUnavailable))
@@ -376,10 +380,8 @@ func ExampleWithFallback() {
 
 // While Redis is down, each of two such programs grants half of the limit.
 func ExampleWithFailure() {
-	rdb, stop := limittest.ConnectExample()
-
-	client := rratelimiter.New(rdb)
-	handler := httplimit.New(slidinglog.New(client, slidinglog.Config{Limit: 4, Window: time.Minute}),
+	limiter, stop := perMinute(4)
+	handler := httplimit.New(limiter,
 		httplimit.WithFailure(limit.FailLocal(0.5)),
 		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert
 	).Handler(http.NotFoundHandler())
@@ -408,12 +410,9 @@ func (refusals) Decided(_ context.Context, d limit.Decided) {
 
 // What would a limit of two a minute do? No client is refused, or sees the limit.
 func ExampleWithShadow() {
-	rdb, stop := limittest.ConnectExample()
+	limiter, stop := perMinute(2)
 	defer stop()
-
-	client := rratelimiter.New(rdb)
-	perMinute := slidinglog.New(client, slidinglog.Config{Limit: 2, Window: time.Minute})
-	handler := httplimit.New(httplimit.Policy{Name: "minute", Limiter: perMinute},
+	handler := httplimit.New(httplimit.Policy{Name: "minute", Limiter: limiter},
 		httplimit.WithShadow(), httplimit.WithObserver(refusals{})).Handler(http.NotFoundHandler())
 
 	for range 3 {

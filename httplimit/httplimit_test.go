@@ -21,13 +21,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
@@ -144,21 +142,14 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 		client := limitertest.NewClient(t, rdb)
 		random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same histories each time
 		upTo := func(n int64) int64 { return 1 + random.Int64N(n) }
-		newLimiter := func(name string) limit.Limiter {
+		newLimiter := func() limit.Limiter {
 			most, window := upTo(12), time.Duration(upTo(20_000))*time.Millisecond
-			switch random.IntN(5) {
-			case 0:
-				return client.Keyed(name, rratelimiter.Config{Rate: most, Interval: window})
-			case 1:
-				return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: most, Window: window})
-			case 2:
-				return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: most, Window: window})
-			case 3:
-				return httplimit.Local(most, window)
-			}
-			return tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{
+			all := middlewaretest.Limiters(client, most, window)
+			all["local"] = httplimit.Local(most, window)
+			all["tokenbucket"] = tokenbucket.New(client, tokenbucket.Config{
 				Capacity: most, Refill: upTo(most), Interval: time.Duration(upTo(5)) * time.Second, Borrow: random.Int64N(4),
 			})
+			return all[[]string{"keyed", "fixedwindow", "slidinglog", "tokenbucket", "local"}[random.IntN(5)]]
 		}
 		refused, never := 0, 0
 		for round := range 8 {
@@ -168,10 +159,9 @@ func TestRetryAfterIsNeverTooEarly(t *testing.T) {
 				httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil }),
 			}
 			for i := range random.IntN(4) {
-				name := fmt.Sprint("policy", i)
-				opts = append(opts, policy(name, newLimiter(name)))
+				opts = append(opts, policy(fmt.Sprint("policy", i), newLimiter()))
 			}
-			handler := httplimit.New(newLimiter("default"), opts...).Handler(hello)
+			handler := httplimit.New(newLimiter(), opts...).Handler(hello)
 			for range 40 {
 				cost = upTo(5)
 				w := serve(handler, newRequest(t))

@@ -138,26 +138,21 @@ func TestPolicies_EstimateAboveTheLocalLimit(t *testing.T) {
 	}
 }
 
-// slow is a limiter that takes a while.
-type slow struct{ takes time.Duration }
-
-func (s slow) Take(_ context.Context, _ string, n int64) (limit.Decision, error) {
-	time.Sleep(s.takes)
-	if n > 1 {
-		panic("a fallback that counts no tokens")
-	}
-	return limit.Decision{Granted: true, Limit: 9, Remaining: 9 - n}, nil
-}
-
 // The fallbacks of all policies have their time at once. If one panics, what others granted is given back.
 func TestPolicies_FallbacksAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		const takes = 900 * time.Millisecond
-		local := httplimit.Local(10, time.Hour)
+		local, slow := httplimit.Local(10, time.Hour), &middlewaretest.Fake{Answer: func(_ context.Context, n int64) (limit.Decision, error) {
+			time.Sleep(takes)
+			if n > 1 {
+				panic("a fallback that counts no tokens")
+			}
+			return limit.Decision{Granted: true, Limit: 9, Remaining: 8}, nil
+		}}
 		c := newChat(t, rdb, quotas(), chatOptions{
-			site: options{option((*middleware.Options).SetFallback, limit.Limiter(slow{takes}))},
+			site: options{option((*middleware.Options).SetFallback, limit.Limiter(slow))},
 			more: func(t *testing.T, rdb redistest.Client) []policy {
 				limiter := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(5))
 				return []policy{{Terms: middleware.Terms{Name: "other", Limiter: limiter, Fallback: local}}}

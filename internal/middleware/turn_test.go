@@ -21,7 +21,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
-	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
 // wait makes a request that waits for its permits, as clients have it, and returns how long it waited. f handles it; it may be nil.
@@ -267,24 +266,20 @@ func (s *site) flood(user string, callers int, lasts time.Duration) int64 {
 // Of three policies that are asked apart, requests that wait waste nothing: what the scarcest allows passes.
 func TestTurn_SeveralPoliciesPassWhatTheScarcestAllows(t *testing.T) {
 	t.Parallel()
-	for name, limiter := range map[string]func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter{
-		"keyed": func(t *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
-			return limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerSecond(rate))
-		},
-		"slidinglog": func(_ *testing.T, rdb redistest.Client, rate int64) limit.Limiter {
-			return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: rate, Window: time.Second})
-		},
-		"foreign": func(_ *testing.T, _ redistest.Client, rate int64) limit.Limiter {
-			return httplimit.Local(rate, time.Second)
-		},
-	} {
+	for _, name := range []string{"keyed", "slidinglog", "foreign"} {
 		for _, rates := range [][3]int64{{10, 10, 10}, {30, 20, 10}} {
 			t.Run(fmt.Sprint(name, rates), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					rdb, _ := redistest.Mini(t)
 					rdb.AddHook(aMillisecondAway)
-					s := newSite(t, named(limiter(t, rdb, rates[0]), limiter(t, rdb, rates[1]), limiter(t, rdb, rates[2])))
+					var limiters []limit.Limiter
+					for _, rate := range rates {
+						all := middlewaretest.Limiters(limitertest.NewClient(t, rdb), rate, time.Second)
+						all["foreign"] = httplimit.Local(rate, time.Second)
+						limiters = append(limiters, all[name])
+					}
+					s := newSite(t, named(limiters...))
 					// Some of the first second's permits may be used a second later, and so on.
 					passed := s.flood("ann", 20, 20*time.Second-50*time.Millisecond)
 					assert.LessOrEqual(t, passed, int64(200))
