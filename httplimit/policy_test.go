@@ -1,7 +1,6 @@
 package httplimit_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dunglas/httpsfv"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -20,6 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
 
 // policy adds a policy that has no more than a name and a limiter.
@@ -30,22 +29,48 @@ func policy(name string, l limit.Limiter) httplimit.Option {
 // refusing refuses everything for a second.
 var refusing = says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
 
-// What a limit counts, if not requests, is the unit of its quota. One that limits what is in flight has no window.
-func TestPolicy_UnitIsThatOfTheQuota(t *testing.T) {
+// RateLimit-Policy has the window of the limiter that answers, if it is known: that of a plan, or what answers in its place. What a
+// limit counts, if not requests, is the unit of its quota. One that limits what is in flight has no window.
+func TestRateLimitPolicy(t *testing.T) {
 	t.Parallel()
-	places := &middlewaretest.Reserver{Fake: grants()}
-	handler := httplimit.New(httplimit.Policy{Name: "requests", Limiter: grants()},
-		httplimit.WithPolicy(httplimit.Policy{Name: "tokens", Limiter: grants(), Window: time.Minute, Unit: "tokens"}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "at-once", Limiter: places, Window: time.Minute, InFlight: true}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "size", Limiter: refusing, Unit: `"bytes"`})).Handler(hello)
-	for range 2 {
+	of := func(window time.Duration) limit.Limiter { return windowed{Limiter: grants(), Span: window} }
+	second, minute, hour := of(time.Second), of(time.Minute), of(time.Hour)
+	fails := func() limit.Limiter { // from the second request on
+		return windowed{Limiter: rratelimitertest.NewScript(t, rratelimitertest.Grant(), rratelimitertest.Fail(errDown)), Span: time.Hour}
+	}
+	plans := func(user, all limit.Limiter) []httplimit.Policy {
+		chosen := func(l limit.Limiter) func(*http.Request) limit.Limiter {
+			return func(*http.Request) limit.Limiter { return l }
+		}
+		return []httplimit.Policy{
+			{Name: "a", Limiter: second, Plan: chosen(user)}, {Name: "b", Limiter: second, Plan: chosen(all)},
+			{Name: "c", Limiter: second, Plan: chosen(all), Window: 2 * time.Second},
+		}
+	}
+	for want, c := range map[string]struct {
+		policies []httplimit.Policy
+		opt      httplimit.Option
+	}{
+		`"requests";q=10, "tokens";q=10;qu="tokens";w=60, "at-once";q=10, "size";q=1;qu="\"bytes\""`: {[]httplimit.Policy{
+			{Name: "requests", Limiter: grants()}, {Name: "tokens", Limiter: grants(), Window: time.Minute, Unit: "tokens"},
+			{Name: "at-once", Limiter: &middlewaretest.Reserver{Fake: grants(), Many: true}, Window: time.Minute, InFlight: true},
+			{Name: "size", Limiter: refusing, Unit: `"bytes"`},
+		}, quiet},
+		`"a";q=10;w=1, "b";q=10;w=1, "c";q=10;w=2`:     {plans(nil, nil), quiet},
+		`"a";q=10;w=60, "b";q=10;w=3600, "c";q=10;w=2`: {plans(minute, hour), quiet},
+
+		`"fallback";q=2;w=60`:             {[]httplimit.Policy{{Name: "fallback", Limiter: fails()}}, httplimit.WithFallback(httplimit.Local(2, time.Minute))},
+		`"of unknown window";q=10;w=3600`: {[]httplimit.Policy{{Name: "of unknown window", Limiter: fails()}}, httplimit.WithFallback(grants())},
+		`"local";q=2;w=3600`:              {[]httplimit.Policy{{Name: "local", Limiter: fails()}}, httplimit.WithFailure(limit.FailLocal(0.2))},
+	} {
+		opts := []httplimit.Option{quiet, c.opt}
+		for _, p := range c.policies[1:] {
+			opts = append(opts, httplimit.WithPolicy(p))
+		}
+		handler := httplimit.New(c.policies[0], opts...).Handler(hello)
+		serve(handler, newRequest(t))
 		w := serve(handler, newRequest(t))
-		want := `"requests";q=10, "tokens";q=10;qu="tokens";w=60, "at-once";q=10, "size";q=1;qu="\"bytes\""`
 		assert.Equal(t, want, w.Header().Get("RateLimit-Policy"))
-		list, err := httpsfv.UnmarshalList(w.Header().Values("RateLimit-Policy"))
-		require.NoError(t, err)
-		unit, _ := list[3].(httpsfv.Item).Params.Get("qu")
-		assert.Equal(t, `"bytes"`, unit)
 		assert.NotContains(t, w.Header().Get("RateLimit"), "qu=")
 	}
 }
@@ -170,33 +195,6 @@ func TestDecisions(t *testing.T) {
 	assert.Empty(t, httplimit.Decisions(t.Context()))
 }
 
-// Each policy has a plan of its own, and headers tell the window of the limiter that decided.
-func TestPolicyPlan_Policies(t *testing.T) {
-	t.Parallel()
-	of := func(window time.Duration) limit.Limiter { return windowed{Limiter: grants(), Span: window} }
-	second, minute, hour := of(time.Second), of(time.Minute), of(time.Hour)
-	paid := func(l limit.Limiter) func(*http.Request) limit.Limiter {
-		return func(r *http.Request) limit.Limiter {
-			if r.Header.Get("Plan") == "paid" {
-				return l
-			}
-			return nil
-		}
-	}
-	handler := httplimit.New(httplimit.Policy{Name: "a", Limiter: second, Plan: paid(minute)},
-		httplimit.WithPolicy(httplimit.Policy{Name: "b", Limiter: second, Plan: paid(hour)}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "c", Limiter: second, Plan: paid(hour), Window: 2 * time.Second})).Handler(hello)
-	for plan, want := range map[string][]int64{"": {1, 1, 2}, "paid": {60, 3600, 2}} {
-		r := newRequest(t)
-		r.Header.Set("Plan", plan)
-		var got []int64
-		for _, m := range members(t, serve(handler, r).Header(), "RateLimit-Policy") {
-			got = append(got, m.Params["w"])
-		}
-		assert.Equal(t, want, got, plan)
-	}
-}
-
 func TestHeaderText(t *testing.T) {
 	t.Parallel()
 	type d = limit.Decision
@@ -247,31 +245,6 @@ func TestHeaderText(t *testing.T) {
 	w := serve(httplimit.New(httplimit.Policy{Name: "costly", Limiter: costly}).Handler(hello), newRequest(t))
 	assert.Equal(t, `"costly";q=5;w=60`, w.Header().Get("RateLimit-Policy"))
 	assert.NotContains(t, w.Header(), http.CanonicalHeaderKey("RateLimit"))
-}
-
-// The window is the answering limiter's, if it is known.
-func TestWindowWhileTheLimiterFails(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		opt  httplimit.Option
-		want map[string]int64
-	}{
-		"fallback":          {httplimit.WithFallback(httplimit.Local(2, time.Minute)), map[string]int64{"q": 2, "w": 60}},
-		"of unknown window": {httplimit.WithFallback(grants()), map[string]int64{"q": 10, "w": 3600}},
-		"local":             {httplimit.WithFailure(limit.FailLocal(0.2)), map[string]int64{"q": 2, "w": 3600}},
-	} {
-		var down error
-		limiter := windowed{Limiter: &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
-			return limit.Decision{Granted: true, Limit: 10}, down
-		}}, Span: time.Hour}
-		handler := httplimit.New(limiter, c.opt, quiet).Handler(hello)
-		policy := func() map[string]int64 {
-			return members(t, serve(handler, newRequest(t)).Header(), "RateLimit-Policy")[0].Params
-		}
-		assert.Equal(t, map[string]int64{"q": 10, "w": 3600}, policy())
-		down = errDown
-		assert.Equal(t, c.want, policy(), name)
-	}
 }
 
 func TestLegacyHeaders(t *testing.T) {
