@@ -116,20 +116,18 @@ func FuzzClientIP(f *testing.F) {
 		// A trusted proxy appends the address it saw, to the last line or as one of its own.
 		peer = "10.0.0.1:80"
 		const saw = "192.0.2.77"
-		for _, header := range []http.Header{
-			{"X-Forwarded-For": []string{lines + "," + saw}}, {"X-Forwarded-For": []string{lines, saw}},
-			{"X-Forwarded-For": []string{lines + "," + saw + ", 10.9.9.9"}},
+		for _, c := range []struct {
+			key    httplimit.KeyFunc
+			header http.Header
+		}{
+			{list, http.Header{"X-Forwarded-For": {lines + "," + saw}}}, {list, http.Header{"X-Forwarded-For": {lines, saw}}},
+			{list, http.Header{"X-Forwarded-For": {lines + "," + saw + ", 10.9.9.9"}}},
+			{forwardedFor, http.Header{"Forwarded": {elements + ",for=" + saw}}},
+			{forwardedFor, http.Header{"Forwarded": {elements, `for="` + saw + `:80";proto=https`}}},
+			{forwardedFor, http.Header{"Forwarded": {elements + `,by=x;For="` + saw + `", for=10.9.9.9`}}},
 		} {
-			if got := text(list, header); got != saw {
-				t.Errorf("%q: counted by %q", header, got)
-			}
-		}
-		for _, header := range []http.Header{
-			{"Forwarded": []string{elements + ",for=" + saw}}, {"Forwarded": []string{elements, `for="` + saw + `:80";proto=https`}},
-			{"Forwarded": []string{elements + `,by=x;For="` + saw + `", for=10.9.9.9`}},
-		} {
-			if got := text(forwardedFor, header); got != saw {
-				t.Errorf("%q: counted by %q", header, got)
+			if got := text(c.key, c.header); got != saw {
+				t.Errorf("%q: counted by %q", c.header, got)
 			}
 		}
 		peer = "192.0.2.99:80"
