@@ -32,9 +32,7 @@ func TestTryAcquireAll_ThousandWaitersAskForThoseWhoMayBeServed(t *testing.T) {
 		f := limitertest.NewFamilyOf(t, client, limitertest.Every(5*freed, time.Hour), limitertest.Every(10*callers, time.Hour))
 		var held []*rratelimiter.Reservation
 		for range freed {
-			r, err := f.Limiters[0].Reserve(t.Context(), 5, 0)
-			require.NoError(t, err)
-			held = append(held, r)
+			held = append(held, limitertest.Reserve(t, f.Limiters[0], 5))
 		}
 		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
 		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
@@ -92,6 +90,14 @@ func (test jointLineTest) start(t *testing.T) {
 		limitertest.MustAcquire(t, l.rival, test.taken)
 	}
 	test.run(t, l)
+}
+
+// by lets the callers to come be another Client's.
+func (l *jointLine) by(client *rratelimiter.Client) {
+	l.client = client
+	for i, other := range l.all {
+		l.all[i] = client.RateLimiter(other.Name())
+	}
 }
 
 // asks lets a caller wait for permits of the first limiter and of another.
@@ -167,10 +173,7 @@ var jointLineTests = map[string]jointLineTest{
 	}},
 	// All learn that the server is down by the questions of a few.
 	"waiters fail together in an outage": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
-		l.client = rratelimiter.New(l.Redis, rratelimiter.WithCallTimeout(3*time.Second))
-		for i, other := range l.all {
-			l.all[i] = l.client.RateLimiter(other.Name())
-		}
+		l.by(rratelimiter.New(l.Redis, rratelimiter.WithCallTimeout(3*time.Second)))
 		var all []*limitertest.Caller
 		for range 50 {
 			all = append(all, l.asks(1, forever, 1))
@@ -228,10 +231,7 @@ var jointLineTests = map[string]jointLineTest{
 	},
 	"an observer sees how many wait": {first: limitertest.Every(3, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
 		seen := &waiters{}
-		l.client = limitertest.NewClient(t, l.Redis, rratelimiter.WithObserver(seen))
-		for i, other := range l.all {
-			l.all[i] = l.client.RateLimiter(other.Name())
-		}
+		l.by(limitertest.NewClient(t, l.Redis, rratelimiter.WithObserver(seen)))
 		check := func(want int) {
 			synctest.Wait()
 			for _, other := range l.all[:2] {
@@ -306,26 +306,6 @@ type waiters struct {
 }
 
 func (w *waiters) Waiting(limiter string, callers int) { w.Store(limiter, callers) }
-
-// The line never comes to a caller whose time is over before: the answer has a Decision for each claim all the same.
-func TestReserveAll_AnswersForEachClaimThoughItsTurnDidNotCome(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Minute), limitertest.Every(9, time.Minute))
-		assert.True(t, f.Try(t, 1))
-		var first sync.WaitGroup
-		first.Go(func() {
-			_, err := f.Client.ReserveAll(t.Context(), time.Second, limitertest.Claims(1, f.Limiters...)...)
-			assert.NoError(t, err)
-		})
-		synctest.Wait()
-		r, err := f.Client.ReserveAll(t.Context(), 10*ms, limitertest.Claims(1, f.Limiters...)...)
-		require.NoError(t, err)
-		assert.False(t, r.Granted)
-		assert.Len(t, r.Decisions, 2)
-		first.Wait()
-	})
-}
 
 // Callers wait for two of three limiters or for one, some leave, and reservations are settled for nothing. Each is
 // answered by the end of its time, what was granted is in use, and who is left has not enough permits.

@@ -3,9 +3,8 @@ package waiting_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -512,11 +511,7 @@ var large = map[string]largeRequest{
 		transport := httplimit.NewTransport(upstream{}, keyed,
 			httplimit.WithKey(func(*http.Request) (string, error) { return "a", nil }),
 			httplimit.WithCost(func(*http.Request) (int64, error) { return permits, nil }))
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.org/", http.NoBody)
-		if err != nil {
-			return err
-		}
-		resp, err := transport.RoundTrip(r)
+		resp, err := transport.RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.org/", http.NoBody))
 		if err != nil {
 			return err
 		}
@@ -528,7 +523,7 @@ var large = map[string]largeRequest{
 type upstream struct{}
 
 func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 }
 
 // A request for most of the permits is served in its turn, an interval after it became the first at most, though many

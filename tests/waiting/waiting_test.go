@@ -180,6 +180,21 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 }
 
 var waitTests = limitertest.Tests[redistest.Client]{
+	// The line never comes to a caller whose time is over before: the answer has a Decision for each claim all the same.
+	"get a Decision for each claim though their turn did not come": func(t *testing.T, rdb redistest.Client) {
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Minute), limitertest.Every(9, time.Minute))
+		assert.True(t, f.Try(t, 1))
+		first := limitertest.Go(func() {
+			_, err := f.Client.ReserveAll(t.Context(), time.Second, limitertest.Claims(1, f.Limiters...)...)
+			assert.NoError(t, err)
+		})
+		synctest.Wait()
+		r, err := f.Client.ReserveAll(t.Context(), 10*ms, limitertest.Claims(1, f.Limiters...)...)
+		require.NoError(t, err)
+		assert.False(t, r.Granted)
+		assert.Len(t, r.Decisions, 2)
+		<-first
+	},
 	// A mapper may give two names one limiter; its waiters still form one line.
 	"of names of one limiter share the line": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(string) string { return "one" }))
