@@ -21,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
@@ -301,47 +302,42 @@ func TestReleases(t *testing.T) {
 func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	t.Parallel()
 	const callers, waves, trip, callTime = 300, 3, 100 * ms, 1500 * ms
-	cfg := limitertest.Every(100_000, time.Hour)
-	cancelled := func(take func(ctx context.Context, i int)) {
+	type row struct {
+		beside string
+		names  int
+		log    bool // they are keys of a sliding log
+	}
+	limitertest.Bubbles(t, map[string]row{
+		"one limiter":                     {"3.35.0", 1, false},
+		"as many limiters":                {"3.35.0", callers, false},
+		"one limiter beside old releases": {"3.15.5", 1, false},
+		"keys of a sliding log":           {"3.35.0", callers, true},
+	}, func(t *testing.T, row row) {
+		near, m := redistest.Mini(t)
+		far := limitertest.FarAwayOf(t, m, trip)
+		client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion(row.beside), rratelimiter.WithCallTimeout(callTime))
+		log := slidinglog.New(client, slidinglog.Config{Limit: 10, Window: time.Hour})
 		for wave := range waves {
-			ctx, cancel := context.WithTimeout(context.Background(), trip/2)
-			limitertest.Together(callers/waves, func(i int) { take(ctx, wave*callers/waves+i) })
+			ctx, cancel := context.WithTimeout(t.Context(), trip/2)
+			limitertest.Together(callers/waves, func(i int) {
+				name := strconv.Itoa((wave*callers/waves + i) % row.names)
+				if row.log {
+					_, _ = log.Take(ctx, name, 1)
+				} else {
+					_, _ = limitertest.ByDefault(client, name, limitertest.Every(100_000, time.Hour)).TryAcquire(ctx, 1, 0)
+				}
+			})
 			cancel()
 			time.Sleep(trip / 2)
 		}
-	}
-	limiters := func(beside string, limiters int) func(*testing.T, redistest.Client, redistest.Client) int64 {
-		return func(t *testing.T, far, near redistest.Client) (inUse int64) {
-			client := limitertest.NewClient(t, far, rratelimiter.WithRedissonVersion(beside), rratelimiter.WithCallTimeout(callTime))
-			all := make([]*rratelimiter.RateLimiter, limiters)
-			for i := range all {
-				all[i] = limitertest.ByDefault(client, fmt.Sprint("limiter", i), cfg)
+		time.Sleep(callTime)
+		for i := range row.names {
+			key := redisson.KeysOf(strconv.Itoa(i), "").Permits
+			if row.log {
+				key = strconv.Itoa(i)
 			}
-			cancelled(func(ctx context.Context, i int) { _, _ = all[i%limiters].TryAcquire(ctx, 1, 0) })
-			time.Sleep(callTime)
-			for _, l := range all {
-				inUse += limitertest.InUse(t, near, limitertest.KeysOf(l).Permits)
-			}
-			return inUse
+			assert.Zero(t, near.ZCard(t.Context(), key).Val(), "permits in use that no caller has")
 		}
-	}
-	limitertest.Bubbles(t, map[string]func(t *testing.T, far, near redistest.Client) (inUse int64){
-		"one limiter":                     limiters("3.35.0", 1),
-		"as many limiters":                limiters("3.35.0", callers),
-		"one limiter beside old releases": limiters("3.15.5", 1),
-		"keys of a sliding log": func(_ *testing.T, far, near redistest.Client) (inUse int64) {
-			l := slidinglog.New(rratelimiter.New(far, rratelimiter.WithCallTimeout(callTime)), slidinglog.Config{Limit: 10, Window: time.Hour})
-			cancelled(func(ctx context.Context, i int) { _, _ = l.Take(ctx, fmt.Sprint("log", i), 1) })
-			time.Sleep(callTime)
-			for i := range callers {
-				inUse += near.ZCard(context.Background(), fmt.Sprint("log", i)).Val()
-			}
-			return inUse
-		},
-	}, func(t *testing.T, leave func(t *testing.T, far, near redistest.Client) int64) {
-		near, m := redistest.Mini(t)
-		far := limitertest.FarAwayOf(t, m, trip)
-		assert.Zero(t, leave(t, far, near), "permits in use that no caller has")
 	})
 }
 

@@ -255,18 +255,6 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 		assert.Equal(t, 6, refused, "two a round, once two are taken")
 		assert.False(t, limittest.Take(t, fixedwindow.New(limitertest.OpenClient(rdb), cfg), "ann", 1).Granted)
 	},
-	// Undone grants that were let through do not count against later releases.
-	"shadow undone": func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
-		keyed := client.Keyed("users:", limitertest.Every(5, time.Hour))
-		_, _, err := keyed.TakeReturnable(t.Context(), "ann", 5)
-		require.NoError(t, err)
-		_, back, err := keyed.TakeReturnable(t.Context(), "ann", 3)
-		require.NoError(t, err)
-		require.NoError(t, back(t.Context()))
-		require.NoError(t, keyed.Release(t.Context(), "ann", 3))
-		assert.Equal(t, int64(3), limitertest.Available(t, keyed.Limiter("ann")))
-	},
 	"shadow takes all": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		l := limitertest.ByDefault(client, "orders", limitertest.Every(5, time.Hour))
