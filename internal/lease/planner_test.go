@@ -165,18 +165,22 @@ func TestPlanner_Life(t *testing.T) {
 	assert.Equal(t, 10*ms, p.Life())
 }
 
+// takes checks what is left, -1 for whatever says that nothing is granted, and what the caller gives back, if permits are taken of a lease.
+func takes(t *testing.T, l *lease.Lease, permits, left, unused int64) {
+	t.Helper()
+	gotLeft, gotUnused := l.Take(permits)
+	assert.Equal(t, []int64{left, unused}, []int64{max(-1, gotLeft), gotUnused})
+}
+
 func TestLease_HoldsPermitsForItsLife(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := lease.New(5, time.Now(), time.Second)
-		left, unused := a.Take(3)
-		assert.Equal(t, []int64{2, 0}, []int64{left, unused})
+		takes(t, a, 3, 2, 0)
 		time.Sleep(time.Second - time.Nanosecond)
-		left, unused = a.Take(1)
-		assert.Equal(t, []int64{1, 0}, []int64{left, unused})
+		takes(t, a, 1, 1, 0)
 		time.Sleep(time.Nanosecond)
-		left, unused = a.Take(1)
-		assert.Equal(t, []int64{-1, 0}, []int64{left, unused}, "its life is over")
+		takes(t, a, 1, -1, 0) // its life is over
 		assert.True(t, a.Return(1))
 		assert.EqualValues(t, 2, a.Left())
 		assert.EqualValues(t, 2, a.End())
@@ -190,12 +194,8 @@ func TestLease_EndsIfItHasTooLittle(t *testing.T) {
 	t.Parallel()
 	a := lease.New(5, time.Now(), time.Hour)
 	a.Take(3)
-	left, unused := a.Take(3)
-	assert.Negative(t, left)
-	assert.EqualValues(t, 2, unused)
-	left, unused = a.Take(1)
-	assert.Negative(t, left)
-	assert.Zero(t, unused)
+	takes(t, a, 3, -1, 2)
+	takes(t, a, 1, -1, 0)
 	assert.False(t, a.Return(3))
 	assert.Zero(t, a.Left())
 	assert.Zero(t, a.End())
@@ -203,9 +203,7 @@ func TestLease_EndsIfItHasTooLittle(t *testing.T) {
 	a = lease.New(5, time.Now(), time.Hour)
 	a.Take(5)
 	assert.True(t, a.Return(2), "it is empty and has not ended")
-	left, unused = a.Take(2)
-	assert.Zero(t, left)
-	assert.Zero(t, unused)
+	takes(t, a, 2, 0, 0)
 }
 
 // Whatever happens at once, each permit is used by one caller, or goes back once.
