@@ -300,37 +300,18 @@ func TestRenew_SettledAfterwards(t *testing.T) {
 	}
 }
 
-// Renew fails if others may have the permits, and does nothing if Redis was not charged.
+// Renew fails if others may have the permits.
 func TestRenew_OfWhatIsNotReserved(t *testing.T) {
 	t.Parallel()
-	for name, happens := range map[string]between{
+	limitertest.Virtual(t, map[string]between{
 		"Release of some": releases(1), "Release of all": releases(6), "Reset": resets, "Delete": deletes(false), "Delete, and made again": deletes(true),
 		"another rate": setsRate(20, 0), "an interval": sleeps(time.Minute),
-	} {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l := limitertest.NewClient(t, rdb).RateLimiter("jobs")
-			limitertest.MustTrySetRate(t, l, rratelimiter.PerMinute(10))
-			r := limitertest.Reserve(t, l, 6)
-			happens(t, l)
-			require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled, name)
-		})
-	}
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		byDefault := rratelimiter.WithDefault(rratelimiter.PerMinute(10))
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailOpen()))
-		l := client.RateLimiter("jobs", byDefault)
-		limitertest.MustAcquire(t, l, 9)
-		refused, err := l.Reserve(t.Context(), 2, 0)
-		require.NoError(t, err)
-		shadow, err := client.RateLimiter("jobs", byDefault, rratelimiter.WithShadow()).Reserve(t.Context(), 2, 0)
-		require.NoError(t, err)
-		require.NoError(t, limitertest.Second(limitertest.NewClient(t, rdb).RateLimiter("other").TrySetRate(t.Context(), rratelimiter.PerMinute(1))))
-		calls := limitertest.CountCommands(rdb)
-		require.NoError(t, refused.Renew(t.Context()))
-		require.NoError(t, shadow.Renew(t.Context()))
-		assert.Zero(t, calls.Scripts())
-		require.NoError(t, client.Close(t.Context()))
-		require.NoError(t, refused.Renew(t.Context()))
+	}, func(t *testing.T, rdb redistest.Client, happens between) {
+		l := limitertest.NewClient(t, rdb).RateLimiter("jobs")
+		limitertest.MustTrySetRate(t, l, rratelimiter.PerMinute(10))
+		r := limitertest.Reserve(t, l, 6)
+		happens(t, l)
+		require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled)
 	})
 }
 

@@ -331,8 +331,11 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		require.NoError(t, err)
 		assert.False(t, vain.Granted)
 		sent := s.Sent.Total()
+		require.NoError(t, vain.Renew(t.Context()))
 		require.NoError(t, vain.Settle(t.Context(), 3))
 		require.NoError(t, vain.Cancel(t.Context()))
+		require.NoError(t, s.Client.Close(t.Context()))
+		require.NoError(t, vain.Renew(t.Context()))
 		assert.Equal(t, sent, s.Sent.Total())
 	}},
 	// Callers that wait with holds of their own are served in order, each with its hold.
@@ -455,6 +458,7 @@ func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 		shadow := client.RateLimiter("limiter", rratelimiter.WithShadow())
 		charged := limitertest.Reserve(t, shadow, 8)
 		let := limitertest.Reserve(t, shadow, 8, rratelimiter.Hold(time.Minute))
+		require.NoError(t, let.Renew(t.Context()))
 		require.NoError(t, let.Settle(t.Context(), 9))
 		require.ErrorIs(t, let.Settle(t.Context(), 9), rratelimiter.ErrSettled)
 		require.NoError(t, limitertest.Reserve(t, shadow, 8).Cancel(t.Context()))
@@ -469,6 +473,7 @@ func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 		require.NoError(t, open.Cancel(t.Context()))
 		again := limitertest.Reserve(t, failing, 10, rratelimiter.Hold(time.Minute))
 		m.SetError("")
+		require.NoError(t, again.Renew(t.Context()))
 		require.NoError(t, again.Settle(t.Context(), 4))
 		assert.EqualValues(t, 7, limitertest.Available(t, l))
 		synctest.Wait()
