@@ -148,6 +148,8 @@ var input = limitertest.Tests[redistest.Client]{
 			`holds '\u202e'`:            {with(rratelimiter.WithClientName("a\u202eb"))},
 			"no UTF-8":                  {with(rratelimiter.WithClientName("a\xff"))},
 			"WithNameMapper":            {with(rratelimiter.WithNameMapper(nil))},
+			"WithObserver":              {with(rratelimiter.WithObserver(nil))},
+			"WithLogger":                {with(rratelimiter.WithLogger(nil))},
 			"Redis client is nil":       {limitertest.NewClient(t, nil).RateLimiter("name")},
 			"wraps one that is nil":     {limitertest.NewClient(t, redistest.WrappedNilClient()).RateLimiter("name")},
 			"name is empty":             {limitertest.NewClient(t, rdb).RateLimiter(""), with(nothing)},
@@ -178,11 +180,15 @@ var input = limitertest.Tests[redistest.Client]{
 		for text, opt := range map[string]rratelimiter.LimiterOption{
 			"WithDefault": byDefault, "1h0m0s": rratelimiter.WithLease(rratelimiter.Lease{Permits: 1, Life: time.Hour}),
 			"-1 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: -1}), "the name is empty": rratelimiter.WithName(""),
+			"4294967296 permits": rratelimiter.WithLease(rratelimiter.Lease{Permits: rratelimiter.MaxPermits + 1}),
+			"the life -1ns":      limitertest.Ahead(-1),
 		} {
 			keyed := good.Keyed("o:", rratelimiter.PerHour(1), rratelimiter.WithShadow(), opt)
 			require.ErrorIs(t, keyed.Err(), rratelimiter.ErrInvalidConfig)
 			requireAllRefused(t, sent, keyed.Limiter("a"), text, rratelimiter.ErrInvalidConfig)
 		}
+		leasing := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.34.1")).RateLimiter("name", limitertest.Ahead(0))
+		requireAllRefused(t, sent, leasing, "3.34.1", rratelimiter.ErrUnsupported)
 		for _, err := range []error{good.Err(), good.RateLimiter("name", byDefault).Err(), good.Keyed("", rratelimiter.PerDay(1)).Err()} {
 			assert.NoError(t, err)
 		}

@@ -196,21 +196,6 @@ func TestObserver(t *testing.T) {
 	limitertest.Bubbles(t, observerTests, observe)
 }
 
-func TestObserverOptions(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.NewClient("127.0.0.1:0", nil)
-	for name, opt := range map[string]rratelimiter.Option{"WithObserver": rratelimiter.WithObserver(nil), "WithLogger": rratelimiter.WithLogger(nil)} {
-		client := limitertest.OpenClient(rdb, opt)
-		for _, l := range []limit.Limiter{
-			client.Keyed("", rratelimiter.PerSecond(1)), fixedwindow.New(client, fixedwindow.Config{Limit: 1, Window: time.Second}),
-		} {
-			_, err := l.Take(t.Context(), "a", 1)
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-			assert.ErrorContains(t, err, name)
-		}
-	}
-}
-
 // late is an observer that falls far behind.
 type late struct {
 	limitertest.Recorder

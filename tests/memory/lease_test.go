@@ -98,33 +98,6 @@ func (s *scene) inUse(t *testing.T) int64 {
 	return limitertest.InUse(t, s.Mini, limitertest.KeysOf(s.RateLimiter).Permits)
 }
 
-func TestBadLeases(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		opt    rratelimiter.LimiterOption
-		beside string
-		want   error
-	}
-	of := func(permits int64) rratelimiter.LimiterOption {
-		return rratelimiter.WithLease(rratelimiter.Lease{Permits: permits})
-	}
-	limitertest.Virtual(t, map[string]row{
-		"negative permits":        {of(-1), "4.7.0", rratelimiter.ErrInvalidConfig},
-		"too many permits":        {of(rratelimiter.MaxPermits + 1), "4.7.0", rratelimiter.ErrInvalidConfig},
-		"negative life":           {limitertest.Ahead(-1), "4.7.0", rratelimiter.ErrInvalidConfig},
-		"as long as the interval": {limitertest.Ahead(time.Second), "4.7.0", rratelimiter.ErrInvalidConfig},
-		"beside an old Redisson":  {limitertest.Ahead(0), "3.34.1", rratelimiter.ErrUnsupported},
-	}, func(t *testing.T, rdb redistest.Client, row row) {
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.beside))
-		l := client.RateLimiter(redistest.Name(t), row.opt, rratelimiter.WithDefault(limitertest.Every(1, time.Second)))
-		sent := limitertest.CountCommands(rdb)
-		for name, call := range limitertest.Operations {
-			require.ErrorIs(t, call(t.Context(), l), row.want, name)
-		}
-		assert.Zero(t, sent.Total())
-	})
-}
-
 func TestLeaseSparesRoundTrips(t *testing.T) {
 	t.Parallel()
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
