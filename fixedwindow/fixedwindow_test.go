@@ -320,67 +320,57 @@ func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
 func TestAligned_WindowsBeginAtMultiples(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
-	for _, length := range []time.Duration{
-		time.Second, 1500 * time.Millisecond, time.Minute, time.Hour, day, 7 * day, 30 * day, 365 * day, 40 * 365 * day, 290 * 365 * day,
-	} {
-		t.Run(length.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				cfg := fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Aligned(length)}
-				l, other := fixedwindow.New(limitertest.OpenClient(rdb), cfg), fixedwindow.New(limitertest.OpenClient(rdb), cfg)
-				step(5 * time.Hour)
-				assert.Equal(t, length, l.Window())
-				time.Sleep((length / 3).Truncate(time.Millisecond))
-				for range 3 {
-					now := rdb.Time(t.Context()).Val().UnixMilli()
-					left := length - time.Duration(now%length.Milliseconds())*time.Millisecond
-					assert.Equal(t, left, limittest.Take(t, l, "key", 7).ResetAfter)
-					assert.Equal(t, left, limittest.Take(t, other, "key", 4).RetryAfter)
-					if length > 40*365*day {
-						return // time ends before it does
-					}
-					time.Sleep(left)
-				}
-			})
-		})
-	}
+	limitertest.Stepping(t, limitertest.Rows[time.Duration](
+		time.Second, 1500*time.Millisecond, time.Minute, time.Hour, day, 7*day, 30*day, 365*day, 40*365*day, 290*365*day,
+	), func(t *testing.T, rdb redistest.Client, step func(time.Duration), length time.Duration) {
+		cfg := fixedwindow.Config{Limit: 10, Calendar: fixedwindow.Aligned(length)}
+		l, other := fixedwindow.New(limitertest.OpenClient(rdb), cfg), fixedwindow.New(limitertest.OpenClient(rdb), cfg)
+		step(5 * time.Hour)
+		assert.Equal(t, length, l.Window())
+		time.Sleep((length / 3).Truncate(time.Millisecond))
+		for range 3 {
+			now := rdb.Time(t.Context()).Val().UnixMilli()
+			left := length - time.Duration(now%length.Milliseconds())*time.Millisecond
+			assert.Equal(t, left, limittest.Take(t, l, "key", 7).ResetAfter)
+			assert.Equal(t, left, limittest.Take(t, other, "key", 4).RetryAfter)
+			if length > 40*365*day {
+				return // time ends before it does
+			}
+			time.Sleep(left)
+		}
+	})
 }
 
 // Programs whose clocks are wrong count in the window that it is by the server's clock.
 func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 	t.Parallel()
 	const years = 365 * 24 * time.Hour
-	for _, ahead := range []time.Duration{
-		0, time.Minute, 13 * time.Hour, 25 * time.Hour, 49 * time.Hour, 40 * years,
-		-time.Minute, -13 * time.Hour, -25 * time.Hour, -49 * time.Hour, -20 * years,
-	} {
-		t.Run(ahead.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				l, calls := tenADay(t, rdb), 0
-				step(ahead)
-				first := limittest.Take(t, l, "other", 1)
-				assert.Positive(t, first.ResetAfter)
-				time.Sleep(first.ResetAfter - time.Minute)
-				rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-					if cmds[0].Name() == "evalsha" {
-						calls++
-					}
-				}))
-				for range 3 {
-					calls = 0
-					assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-					assert.LessOrEqual(t, calls, 13, "at most one more, for the server's time")
-					refused := limittest.Take(t, l, "key", 1)
-					assert.Equal(t, refused.ResetAfter, refused.RetryAfter)
-					time.Sleep(refused.RetryAfter - time.Millisecond)
-					assert.Equal(t, time.Millisecond, limittest.Take(t, l, "key", 1).RetryAfter)
-					time.Sleep(time.Millisecond)
-				}
-				assert.Equal(t, 24*time.Hour, limittest.Take(t, l, "key", 1).ResetAfter)
-			})
-		})
-	}
+	limitertest.Stepping(t, limitertest.Rows[time.Duration](
+		0, time.Minute, 13*time.Hour, 25*time.Hour, 49*time.Hour, 40*years,
+		-time.Minute, -13*time.Hour, -25*time.Hour, -49*time.Hour, -20*years,
+	), func(t *testing.T, rdb redistest.Client, step func(time.Duration), ahead time.Duration) {
+		l, calls := tenADay(t, rdb), 0
+		step(ahead)
+		first := limittest.Take(t, l, "other", 1)
+		assert.Positive(t, first.ResetAfter)
+		time.Sleep(first.ResetAfter - time.Minute)
+		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+			if cmds[0].Name() == "evalsha" {
+				calls++
+			}
+		}))
+		for range 3 {
+			calls = 0
+			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+			assert.LessOrEqual(t, calls, 13, "at most one more, for the server's time")
+			refused := limittest.Take(t, l, "key", 1)
+			assert.Equal(t, refused.ResetAfter, refused.RetryAfter)
+			time.Sleep(refused.RetryAfter - time.Millisecond)
+			assert.Equal(t, time.Millisecond, limittest.Take(t, l, "key", 1).RetryAfter)
+			time.Sleep(time.Millisecond)
+		}
+		assert.Equal(t, 24*time.Hour, limittest.Take(t, l, "key", 1).ResetAfter)
+	})
 }
 
 // If the server's clock goes back to an earlier day, the window ends with that.

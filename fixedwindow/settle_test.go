@@ -41,14 +41,12 @@ func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) settle {
 // Calendar; both days end a day after the test begins.
 func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter)) {
 	t.Helper()
-	limitertest.Each(t, map[string]fixedwindow.Config{
+	limitertest.Virtual(t, map[string]fixedwindow.Config{
 		"window":   {Limit: 10, Window: 24 * time.Hour},
 		"calendar": {Limit: 10, Calendar: fixedwindow.Daily(time.UTC)},
 		"aligned":  {Limit: 10, Calendar: fixedwindow.Aligned(24 * time.Hour)},
-	}, func(t *testing.T, cfg fixedwindow.Config) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			test(t, rdb, fixedwindow.New(limitertest.OpenClient(rdb), cfg))
-		})
+	}, func(t *testing.T, rdb redistest.Client, cfg fixedwindow.Config) {
+		test(t, rdb, fixedwindow.New(limitertest.OpenClient(rdb), cfg))
 	})
 }
 

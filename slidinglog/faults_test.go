@@ -32,20 +32,18 @@ func threeAMinute(rdb redistest.Client) *slidinglog.Limiter {
 // A log that one variant of the script writes stays for ever.
 func TestFaultNoTTL(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, map[string]int{"granted": 2, "refused": 3, "refused, above the limit": 5}, func(t *testing.T, rows int) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l, ctx := threeAMinute(rdb), t.Context()
-			for range rows {
-				row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: time.Now().String()}
-				require.NoError(t, rdb.ZAdd(ctx, "key", row).Err())
-				time.Sleep(time.Second)
-			}
-			require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, "key").Val())
-			assert.Equal(t, rows < 3, limittest.Take(t, l, "key", 1).Granted)
-			assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
-			time.Sleep(time.Minute + time.Millisecond)
-			assert.Zero(t, rdb.Exists(ctx, "key").Val())
-		})
+	limitertest.Virtual(t, map[string]int{"granted": 2, "refused": 3, "refused, above the limit": 5}, func(t *testing.T, rdb redistest.Client, rows int) {
+		l, ctx := threeAMinute(rdb), t.Context()
+		for range rows {
+			row := redis.Z{Score: float64(time.Now().UnixMilli()), Member: time.Now().String()}
+			require.NoError(t, rdb.ZAdd(ctx, "key", row).Err())
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, time.Duration(-1), rdb.PTTL(ctx, "key").Val())
+		assert.Equal(t, rows < 3, limittest.Take(t, l, "key", 1).Granted)
+		assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
+		time.Sleep(time.Minute + time.Millisecond)
+		assert.Zero(t, rdb.Exists(ctx, "key").Val())
 	})
 }
 

@@ -195,34 +195,29 @@ func TestFaultTwoTimesToLive(t *testing.T) {
 // If one of the keys is gone, callers get no more than the bucket allows.
 func TestFaultOneKeyMissing(t *testing.T) {
 	t.Parallel()
-	for _, missing := range []string{"key", "key_time"} {
-		t.Run(missing, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				l := threeInTenSeconds(rdb)
-				for _, spent := range []int64{1, 7, 10} {
-					time.Sleep(time.Hour)
-					require.True(t, limittest.Take(t, l, "key", spent).Granted)
-					start := time.Now()
-					time.Sleep(12 * time.Second)
-					require.NoError(t, rdb.Del(t.Context(), missing).Err())
-					granted := spent
-					for time.Since(start) < 2*time.Minute {
-						d := limittest.Take(t, l, "key", 1)
-						requireTTLs(t, rdb, "key", d)
-						if d.Granted {
-							granted++
-						} else {
-							time.Sleep(d.RetryAfter)
-						}
-						most := 10 + 3*(time.Since(start)/(10*time.Second))
-						require.LessOrEqual(t, granted, int64(most), "after %v", time.Since(start))
-					}
-					assert.Greater(t, granted, int64(30), "the refills go on")
+	limitertest.Virtual(t, limitertest.Rows("key", "key_time"), func(t *testing.T, rdb redistest.Client, missing string) {
+		l := threeInTenSeconds(rdb)
+		for _, spent := range []int64{1, 7, 10} {
+			time.Sleep(time.Hour)
+			require.True(t, limittest.Take(t, l, "key", spent).Granted)
+			start := time.Now()
+			time.Sleep(12 * time.Second)
+			require.NoError(t, rdb.Del(t.Context(), missing).Err())
+			granted := spent
+			for time.Since(start) < 2*time.Minute {
+				d := limittest.Take(t, l, "key", 1)
+				requireTTLs(t, rdb, "key", d)
+				if d.Granted {
+					granted++
+				} else {
+					time.Sleep(d.RetryAfter)
 				}
-			})
-		})
-	}
+				most := 10 + 3*(time.Since(start)/(10*time.Second))
+				require.LessOrEqual(t, granted, int64(most), "after %v", time.Since(start))
+			}
+			assert.Greater(t, granted, int64(30), "the refills go on")
+		}
+	})
 }
 
 // A bucket that has lost its tokens is written so that it can be read again.
@@ -242,17 +237,15 @@ func TestTokensMissingBeforeARefill(t *testing.T) {
 // Theirs writes a time to live of 33 s; the first call of this package mends it.
 func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, map[string]int64{"granted": 8, "refused": 10}, func(t *testing.T, cost int64) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
-			_, err := article.Eval(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
-			d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
-			assert.Equal(t, cost == 8, d.Granted)
-			assert.Equal(t, 40*time.Second, d.ResetAfter)
-			requireTTLs(t, rdb, "key", d)
-		})
+	limitertest.Virtual(t, map[string]int64{"granted": 8, "refused": 10}, func(t *testing.T, rdb redistest.Client, cost int64) {
+		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
+		_, err := article.Eval(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
+		d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
+		assert.Equal(t, cost == 8, d.Granted)
+		assert.Equal(t, 40*time.Second, d.ResetAfter)
+		requireTTLs(t, rdb, "key", d)
 	})
 }
 
@@ -306,26 +299,21 @@ func TestLongestTimeToFill(t *testing.T) {
 // After a clock has gone back the refills go on, even if callers take all tokens all the time.
 func TestRefill_GoesOnAfterClockWentBack(t *testing.T) {
 	t.Parallel()
-	for _, back := range []time.Duration{time.Second, 15 * time.Second, time.Hour} {
-		t.Run(back.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				l := threeInTenSeconds(rdb)
-				require.True(t, limittest.Take(t, l, "key", 9).Granted)
-				step(-back)
-				assert.True(t, limittest.Take(t, l, "key", 1).Granted)
-				assert.Equal(t, strconv.FormatInt(rdb.Time(t.Context()).Val().Unix(), 10), rdb.Get(t.Context(), "key_time").Val())
-				for range 12 {
-					time.Sleep(10 * time.Second)
-					d := limittest.Take(t, l, "key", 3)
-					assert.True(t, d.Granted)
-					assert.Zero(t, d.Remaining)
-					assert.Equal(t, 40*time.Second, d.ResetAfter)
-					requireTTLs(t, rdb, "key", d)
-				}
-			})
-		})
-	}
+	limitertest.Stepping(t, limitertest.Rows[time.Duration](time.Second, 15*time.Second, time.Hour), func(t *testing.T, rdb redistest.Client, step func(time.Duration), back time.Duration) {
+		l := threeInTenSeconds(rdb)
+		require.True(t, limittest.Take(t, l, "key", 9).Granted)
+		step(-back)
+		assert.True(t, limittest.Take(t, l, "key", 1).Granted)
+		assert.Equal(t, strconv.FormatInt(rdb.Time(t.Context()).Val().Unix(), 10), rdb.Get(t.Context(), "key_time").Val())
+		for range 12 {
+			time.Sleep(10 * time.Second)
+			d := limittest.Take(t, l, "key", 3)
+			assert.True(t, d.Granted)
+			assert.Zero(t, d.Remaining)
+			assert.Equal(t, 40*time.Second, d.ResetAfter)
+			requireTTLs(t, rdb, "key", d)
+		}
+	})
 }
 
 // A service whose clock is ahead finds the time that it wrote: ours would make it refill again
@@ -362,29 +350,25 @@ func TestRefill_KeepsTimeOfFastClock(t *testing.T) {
 // A late give-back is reduced by the refills since, however far the clock has gone back.
 func TestGiveBack_IsReducedByRefills(t *testing.T) {
 	t.Parallel()
-	for name, visit := range map[string]bool{"no one came by": false, "others came by": true} {
-		for _, back := range []time.Duration{time.Second, 3 * time.Second, 5 * time.Second, time.Hour} {
-			t.Run(name+" "+back.String(), func(t *testing.T) {
-				t.Parallel()
-				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-					l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
-					_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
-					require.NoError(t, err)
-					time.Sleep(5 * time.Second)
-					require.True(t, limittest.Take(t, l, "key", 5).Granted)
-					step(-back)
-					if visit {
-						require.False(t, limittest.Take(t, l, "key", 1).Granted)
-					}
-					require.NoError(t, giveBack(t.Context()))
-					d := limittest.Take(t, l, "key", 10)
-					assert.LessOrEqual(t, d.Remaining, int64(5), "5 of the 10 have come back by themselves")
-					requireTTLs(t, rdb, "key", d)
-					assert.Equal(t, 10*time.Second, rdb.PTTL(t.Context(), "key").Val())
-				})
-			})
-		}
-	}
+	limitertest.Each(t, map[string]bool{"no one came by": false, "others came by": true}, func(t *testing.T, visit bool) {
+		clocks := limitertest.Rows(time.Second, 3*time.Second, 5*time.Second, time.Hour)
+		limitertest.Stepping(t, clocks, func(t *testing.T, rdb redistest.Client, step func(time.Duration), back time.Duration) {
+			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+			_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
+			require.NoError(t, err)
+			time.Sleep(5 * time.Second)
+			require.True(t, limittest.Take(t, l, "key", 5).Granted)
+			step(-back)
+			if visit {
+				require.False(t, limittest.Take(t, l, "key", 1).Granted)
+			}
+			require.NoError(t, giveBack(t.Context()))
+			d := limittest.Take(t, l, "key", 10)
+			assert.LessOrEqual(t, d.Remaining, int64(5), "5 of the 10 have come back by themselves")
+			requireTTLs(t, rdb, "key", d)
+			assert.Equal(t, 10*time.Second, rdb.PTTL(t.Context(), "key").Val())
+		})
+	})
 }
 
 // A debt that takes longer to pay back than any clock counts is still a debt.

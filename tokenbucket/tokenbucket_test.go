@@ -214,11 +214,12 @@ func reserve(t *testing.T, l *tokenbucket.Limiter, key string, n int64) decide.A
 // What was used beyond what was taken is owed, and refills pay it back. What had come back by itself meanwhile counts once.
 func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
+	type row struct {
 		before, asked int64         // taken
 		passes        time.Duration // until it is settled
 		used, tokens  int64         // then, of 10
-	}{
+	}
+	rows := map[string]row{
 		"Same":             {0, 4, 0, 4, 6},
 		"Less":             {0, 4, 0, 1, 9},
 		"Negative":         {0, 4, 0, -1, 10},
@@ -230,31 +231,27 @@ func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 		"Overflown":        {0, 4, 20 * time.Minute, 9, 10},
 		"OverflownInPart":  {0, 4, 8 * time.Minute, 25, -7},
 		"MoreThanLuaHolds": {0, 1, 0, math.MaxInt64 / 2, -9007199254740991},
-	} {
-		for _, noted := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-					l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Minute})
-					require.Equal(t, tc.before > 0, reserve(t, l, "k", tc.before).Taken > 0)
-					a := reserve(t, l, "k", tc.asked)
-					time.Sleep(tc.passes)
-					if noted { // the refills since, in Redis
-						require.NoError(t, reserve(t, l, "k", 1).Undo(t.Context()))
-					}
-					require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
-					d, err := l.Peek(t.Context(), "k", 0)
-					require.NoError(t, err)
-					assert.Equal(t, []any{tc.tokens >= 0, max(0, tc.tokens)}, []any{d.Granted, d.Remaining})
-					d, err = l.Peek(t.Context(), "k", 1)
-					require.NoError(t, err)
-					if tc.tokens > -1<<20 {
-						assert.Equal(t, max(0, time.Duration(1-tc.tokens)*time.Minute), d.RetryAfter)
-					}
-				})
-			})
-		}
 	}
+	limitertest.Each(t, map[string]bool{"Noted": true, "NotNoted": false}, func(t *testing.T, noted bool) {
+		limitertest.Virtual(t, rows, func(t *testing.T, rdb redistest.Client, tc row) {
+			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Minute})
+			require.Equal(t, tc.before > 0, reserve(t, l, "k", tc.before).Taken > 0)
+			a := reserve(t, l, "k", tc.asked)
+			time.Sleep(tc.passes)
+			if noted { // the refills since, in Redis
+				require.NoError(t, reserve(t, l, "k", 1).Undo(t.Context()))
+			}
+			require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
+			d, err := l.Peek(t.Context(), "k", 0)
+			require.NoError(t, err)
+			assert.Equal(t, []any{tc.tokens >= 0, max(0, tc.tokens)}, []any{d.Granted, d.Remaining})
+			d, err = l.Peek(t.Context(), "k", 1)
+			require.NoError(t, err)
+			if tc.tokens > -1<<20 {
+				assert.Equal(t, max(0, time.Duration(1-tc.tokens)*time.Minute), d.RetryAfter)
+			}
+		})
+	})
 }
 
 // The scripts do so on a real server too.
@@ -283,25 +280,23 @@ func TestSettle_RefillThatLiesAhead(t *testing.T) {
 		lives        time.Duration // of the keys
 		ahead        int64         // then
 	}
-	limitertest.Each(t, map[string]row{
+	limitertest.Virtual(t, map[string]row{
 		"FastClockGivenBack": {-15, -15, 25 * time.Second, ahead},
 		"FastClockCharged":   {-15, 15, 25 * time.Second, ahead},
 		"GoneBackGivenBack":  {-20, -15, (30 + ahead) * time.Second, 0},
 		"GoneBackCharged":    {-20, 15, (30 + ahead) * time.Second, 0},
-	}, func(t *testing.T, tc row) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
-			now := time.Now().Unix()
-			set := func(tokens, last int64, lives time.Duration) {
-				require.NoError(t, rdb.Set(t.Context(), "k", tokens, lives).Err())
-				require.NoError(t, rdb.Set(t.Context(), "k_time", last, lives).Err())
-			}
-			set(-20, now, 30*time.Second)
-			a := reserve(t, l, "k", 0)
-			set(tc.tokens, now+ahead, tc.lives)
-			require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
-			assert.Equal(t, strconv.FormatInt(tc.tokens-tc.used, 10), rdb.Get(t.Context(), "k").Val())
-			assert.Equal(t, strconv.FormatInt(now+tc.ahead, 10), rdb.Get(t.Context(), "k_time").Val())
-		})
+	}, func(t *testing.T, rdb redistest.Client, tc row) {
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
+		now := time.Now().Unix()
+		set := func(tokens, last int64, lives time.Duration) {
+			require.NoError(t, rdb.Set(t.Context(), "k", tokens, lives).Err())
+			require.NoError(t, rdb.Set(t.Context(), "k_time", last, lives).Err())
+		}
+		set(-20, now, 30*time.Second)
+		a := reserve(t, l, "k", 0)
+		set(tc.tokens, now+ahead, tc.lives)
+		require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
+		assert.Equal(t, strconv.FormatInt(tc.tokens-tc.used, 10), rdb.Get(t.Context(), "k").Val())
+		assert.Equal(t, strconv.FormatInt(now+tc.ahead, 10), rdb.Get(t.Context(), "k_time").Val())
 	})
 }

@@ -333,35 +333,32 @@ func TestCorruptPairThatIsNotInUse(t *testing.T) {
 func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
 	t.Parallel()
 	const long = 292 * 365 * 24 * time.Hour
-	for _, ms := range []string{"9223372036855", "18446744073710", "9007199254740991"} {
-		t.Run(ms, func(t *testing.T) {
-			t.Parallel()
-			redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-				l := limitertest.NewHandle(t, rdb)
-				require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
-				limitertest.MustAcquire(t, l, 10)
-				assert.GreaterOrEqual(t, limitertest.ConfigOf(t, l).Interval, long)
-				d := limitertest.Take(t, l, 1)
-				assert.GreaterOrEqual(t, d.RetryAfter, long)
-				assert.GreaterOrEqual(t, d.ResetAfter, long)
+	limitertest.Each(t, limitertest.Rows("9223372036855", "18446744073710", "9007199254740991"), func(t *testing.T, ms string) {
+		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+			l := limitertest.NewHandle(t, rdb)
+			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
+			limitertest.MustAcquire(t, l, 10)
+			assert.GreaterOrEqual(t, limitertest.ConfigOf(t, l).Interval, long)
+			d := limitertest.Take(t, l, 1)
+			assert.GreaterOrEqual(t, d.RetryAfter, long)
+			assert.GreaterOrEqual(t, d.ResetAfter, long)
 
-				sent := limitertest.CountCommands(rdb)
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-				defer cancel()
-				require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
-				assert.LessOrEqual(t, sent.Scripts(), 3, "it asks again in centuries")
-			})
-			t.Run("time to live", func(t *testing.T) {
-				t.Parallel()
-				rdb := redistest.CurrentClient(t)
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-				require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", l.Name(), ms).Err())
-				ttl, _, err := l.TTL(t.Context())
-				require.NoError(t, err)
-				assert.GreaterOrEqual(t, ttl, long)
-			})
+			sent := limitertest.CountCommands(rdb)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
+			assert.LessOrEqual(t, sent.Scripts(), 3, "it asks again in centuries")
 		})
-	}
+		t.Run("time to live", func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.CurrentClient(t)
+			l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+			require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", l.Name(), ms).Err())
+			ttl, _, err := l.TTL(t.Context())
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, ttl, long)
+		})
+	})
 }
 
 func TestCorruptConfigsOfOtherReleases(t *testing.T) {

@@ -318,16 +318,14 @@ func TestWithDefault_CountsByTheServersClock(t *testing.T) {
 			return r.Settle(ctx, 2)
 		},
 	}
-	limitertest.Each(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
-		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-			step(-45 * time.Second) // so much is the program ahead
-			client := limitertest.NewClient(t, rdb)
-			time.Sleep(10 * time.Second)
-			require.NoError(t, call(t.Context(), client, limitertest.ByDefault(client, "a", limitertest.Hourly(3))))
-			var began int64
-			_, err := fmt.Sscanf(rdb.HGet(t.Context(), "a", "default").Val(), "3 3600000 0 0 %d", &began)
-			require.NoError(t, err)
-			assert.InDelta(t, time.Now().Add(-55*time.Second).UnixMicro(), began, float64(2*time.Second/time.Microsecond))
-		})
+	limitertest.Stepping(t, calls, func(t *testing.T, rdb redistest.Client, step func(time.Duration), call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
+		step(-45 * time.Second) // so much is the program ahead
+		client := limitertest.NewClient(t, rdb)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, call(t.Context(), client, limitertest.ByDefault(client, "a", limitertest.Hourly(3))))
+		var began int64
+		_, err := fmt.Sscanf(rdb.HGet(t.Context(), "a", "default").Val(), "3 3600000 0 0 %d", &began)
+		require.NoError(t, err)
+		assert.InDelta(t, time.Now().Add(-55*time.Second).UnixMicro(), began, float64(2*time.Second/time.Microsecond))
 	})
 }

@@ -317,18 +317,16 @@ func TestKeyedFunc_OwnLaterAnswerHoldsWhateverTheClocksSay(t *testing.T) {
 	t.Parallel()
 	calls := map[string]rateOf{"Take": rateCalls["Take"], "TakeAll": rateCalls["TakeAll"]}
 	for _, off := range []time.Duration{0, 3 * time.Second, -3 * time.Second, time.Hour, -time.Hour} {
-		limitertest.Each(t, calls, func(t *testing.T, call rateOf) {
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				step(off)
-				rate := int64(0)
-				client := limitertest.NewClient(t, rdb)
-				plans := client.KeyedFunc("plan:", func(string) rratelimiter.Config { return rratelimiter.PerHour(rate) })
-				for _, rate = range []int64{10, 50, 10, 20} {
-					assert.Equal(t, rate, call(t, client, plans), "off by %v", off)
-					assert.Equal(t, rate, call(t, client, plans), "off by %v", off)
-					time.Sleep(10 * time.Millisecond)
-				}
-			})
+		limitertest.Stepping(t, calls, func(t *testing.T, rdb redistest.Client, step func(time.Duration), call rateOf) {
+			step(off)
+			rate := int64(0)
+			client := limitertest.NewClient(t, rdb)
+			plans := client.KeyedFunc("plan:", func(string) rratelimiter.Config { return rratelimiter.PerHour(rate) })
+			for _, rate = range []int64{10, 50, 10, 20} {
+				assert.Equal(t, rate, call(t, client, plans), "off by %v", off)
+				assert.Equal(t, rate, call(t, client, plans), "off by %v", off)
+				time.Sleep(10 * time.Millisecond)
+			}
 		})
 	}
 }
@@ -371,23 +369,21 @@ func ofAnother(t *testing.T, rdb redistest.Client, name string) {
 // An answer that shows another rate makes the next request compare: the program before has made the limiter again.
 func TestDefault_AnswerWithAnotherRateIsCompared(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, rateCalls, func(t *testing.T, call rateOf) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			var log bytes.Buffer
-			old := limitertest.NewClient(t, rdb)
-			client := limitertest.NewClient(t, rdb, limitertest.LogTo(&log))
-			before, users := old.Keyed("user:", rratelimiter.PerSecond(5)), client.Keyed("user:", rratelimiter.PerSecond(8))
-			take := rateCalls["Take"]
-			take(t, client, users)
-			for range 3 {
-				time.Sleep(2 * time.Second) // the limiter has gone
-				assert.EqualValues(t, 5, take(t, old, before))
-				call(t, client, users)
-				assert.EqualValues(t, 8, take(t, client, users))
-				assert.EqualValues(t, 8, take(t, old, before), "it began before")
-			}
-			synctest.Wait()
-			assert.Equal(t, 1, strings.Count(log.String(), "rate replaced"), log.String())
-		})
+	limitertest.Virtual(t, rateCalls, func(t *testing.T, rdb redistest.Client, call rateOf) {
+		var log bytes.Buffer
+		old := limitertest.NewClient(t, rdb)
+		client := limitertest.NewClient(t, rdb, limitertest.LogTo(&log))
+		before, users := old.Keyed("user:", rratelimiter.PerSecond(5)), client.Keyed("user:", rratelimiter.PerSecond(8))
+		take := rateCalls["Take"]
+		take(t, client, users)
+		for range 3 {
+			time.Sleep(2 * time.Second) // the limiter has gone
+			assert.EqualValues(t, 5, take(t, old, before))
+			call(t, client, users)
+			assert.EqualValues(t, 8, take(t, client, users))
+			assert.EqualValues(t, 8, take(t, old, before), "it began before")
+		}
+		synctest.Wait()
+		assert.Equal(t, 1, strings.Count(log.String(), "rate replaced"), log.String())
 	})
 }

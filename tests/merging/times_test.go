@@ -204,51 +204,41 @@ func TestFirstGrants_AreNotMergedWithLaterOnes(t *testing.T) {
 // The server's clock is set back, or forward, while members are merged. Nothing is lost, and all is back in time.
 func TestClock_IsSet(t *testing.T) {
 	t.Parallel()
-	for _, by := range []time.Duration{-time.Hour, -10 * time.Second, -100 * time.Millisecond, 10 * time.Second, time.Hour} {
-		t.Run(by.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				merges, cfg := countMerges(rdb), rratelimiter.PerMinute(1000)
-				l := limitertest.NewLimiter(t, rdb, cfg)
-				keys, before := limitertest.KeysOf(l), int64(0)
-				for range 2 {
-					for range 150 {
-						limitertest.Take(t, l, 1)
-						time.Sleep(20 * time.Millisecond)
-					}
-					free, _ := limitertest.StoredValue(t, rdb, keys.Value)
-					require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits))
-					require.Greater(t, merges.Load(), before)
-					if before == 0 {
-						before = merges.Load()
-						step(by)
-					}
-				}
-				assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(140))
-				time.Sleep(cfg.Interval + cfg.Interval/64)
-				assert.Equal(t, cfg.Rate, limitertest.Available(t, l))
-			})
-		})
-	}
+	limitertest.Stepping(t, limitertest.Rows[time.Duration](-time.Hour, -10*time.Second, -100*time.Millisecond, 10*time.Second, time.Hour), func(t *testing.T, rdb redistest.Client, step func(time.Duration), by time.Duration) {
+		merges, cfg := countMerges(rdb), rratelimiter.PerMinute(1000)
+		l := limitertest.NewLimiter(t, rdb, cfg)
+		keys, before := limitertest.KeysOf(l), int64(0)
+		for range 2 {
+			for range 150 {
+				limitertest.Take(t, l, 1)
+				time.Sleep(20 * time.Millisecond)
+			}
+			free, _ := limitertest.StoredValue(t, rdb, keys.Value)
+			require.Equal(t, cfg.Rate, free+limitertest.InUse(t, rdb, keys.Permits))
+			require.Greater(t, merges.Load(), before)
+			if before == 0 {
+				before = merges.Load()
+				step(by)
+			}
+		}
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(140))
+		time.Sleep(cfg.Interval + cfg.Interval/64)
+		assert.Equal(t, cfg.Rate, limitertest.Available(t, l))
+	})
 }
 
 // The server's clock is up to an interval behind the program's, or ahead of it.
 func TestSet_OfAProgramWithAnotherClock(t *testing.T) {
 	t.Parallel()
-	for _, by := range []time.Duration{-55 * time.Second, 30 * time.Second} {
-		t.Run(by.String(), func(t *testing.T) {
-			t.Parallel()
-			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-				step(by)
-				l := limitertest.NewLimiter(t, rdb, rratelimiter.PerMinute(3000))
-				for range 1000 {
-					limitertest.MustAcquire(t, l, 1)
-					time.Sleep(25 * time.Millisecond)
-				}
-				assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(few+64/2+together))
-			})
-		})
-	}
+	limitertest.Stepping(t, limitertest.Rows[time.Duration](-55*time.Second, 30*time.Second), func(t *testing.T, rdb redistest.Client, step func(time.Duration), by time.Duration) {
+		step(by)
+		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerMinute(3000))
+		for range 1000 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(25 * time.Millisecond)
+		}
+		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(few+64/2+together))
+	})
 }
 
 // Redissons take and release beside two of our Clients.

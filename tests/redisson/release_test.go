@@ -179,16 +179,11 @@ func TestRelease_SearchesOwnMembersOnlyIfAny(t *testing.T) {
 // permits back is not.
 func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 	t.Parallel()
-	t.Run("a look", func(t *testing.T) {
-		t.Parallel()
-		w, p := onWire(t)
+	limitertest.Each(t, map[string]func(w *limitertest.Wire, p *play){"a look": func(w *limitertest.Wire, p *play) {
 		times(2, take(3), othersTake(2000))(p)
 		w.On(lua.InUse, redistest.DropAnswer, redistest.Cut, redistest.Pass, redistest.Swallow)
 		times(1, release(5), own(1))(p)
-	})
-	t.Run("a give-back in the middle", func(t *testing.T) {
-		t.Parallel()
-		w, p := onWire(t)
+	}, "a give-back in the middle": func(w *limitertest.Wire, p *play) {
 		exactly(p)
 		times(2, take(3), othersTake(2000))(p)
 		// The first finds none among the newest, the second takes a member, the
@@ -196,7 +191,7 @@ func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 		w.On(lua.Release, redistest.Pass, redistest.Pass, redistest.DropAnswer)
 		call := func(p *play) error { return p.l.Release(p.Context(), 5) }
 		times(1, fails(rratelimiter.ErrUnknownOutcome, call, "3 of 5 permits are given back"), own(1))(p)
-	})
+	}}, func(t *testing.T, test func(w *limitertest.Wire, p *play)) { test(onWire(t)) })
 }
 
 // resets leaves the configuration and its time to live.
@@ -378,25 +373,20 @@ func requireSameAnswer(t *testing.T, what string, peeked limit.Decision, peekErr
 // it is. TakeUpTo takes what is free then.
 func TestPeekAnswersWhatTakeWould(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{"", "3.20.0", "3.16.8", "3.16.0", windowed} {
-		t.Run("beside "+version, func(t *testing.T) {
-			t.Parallel()
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				draw, client := rand.New(rand.NewPCG(1, 2)), scenario{}.newClient(t, rdb, version)
-				seen := map[string]int{}
-				for i := range 60 {
-					peekAndTake(t, drawState(t, draw, rdb, redistest.Name(t)), client, seen)
-					peekAndTakeUpTo(t, drawState(t, draw, rdb, redistest.Name(t)), client)
-					if i%4 == 0 {
-						peekAndLook(t, drawState(t, draw, rdb, redistest.Name(t)), client)
-					}
-				}
-				for _, what := range []string{"granted", "refused", "failed"} {
-					assert.Greater(t, seen[what], 20, "%s: %v", what, seen)
-				}
-			})
-		})
-	}
+	limitertest.Virtual(t, limitertest.Rows(newest, "3.20.0", "3.16.8", "3.16.0", windowed), func(t *testing.T, rdb redistest.Client, version string) {
+		draw, client := rand.New(rand.NewPCG(1, 2)), scenario{}.newClient(t, rdb, version)
+		seen := map[string]int{}
+		for i := range 60 {
+			peekAndTake(t, drawState(t, draw, rdb, redistest.Name(t)), client, seen)
+			peekAndTakeUpTo(t, drawState(t, draw, rdb, redistest.Name(t)), client)
+			if i%4 == 0 {
+				peekAndLook(t, drawState(t, draw, rdb, redistest.Name(t)), client)
+			}
+		}
+		for _, what := range []string{"granted", "refused", "failed"} {
+			assert.Greater(t, seen[what], 20, "%s: %v", what, seen)
+		}
+	})
 }
 
 // peekAndTake compares the two, and counts what came of them.

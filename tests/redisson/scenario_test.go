@@ -68,12 +68,7 @@ type play struct {
 // perform runs each scenario as a subtest.
 func perform(t *testing.T, all map[string]scenario) {
 	t.Helper()
-	for name, s := range all {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s.perform(t)
-		})
-	}
+	limitertest.Each(t, all, func(t *testing.T, s scenario) { s.perform(t) })
 }
 
 func (s scenario) perform(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,24 +27,21 @@ import (
 
 func TestWithRedissonVersion_RefusesUnknown(t *testing.T) {
 	t.Parallel()
-	for _, version := range []string{
+	limitertest.Each(t, limitertest.Rows(
 		"", "3", "3.15", "3.15.5.1", "v3.15.5", "3.15.05", "3.15.-5", "3.15.5-SNAPSHOT", " 3.15.5",
 		"2.15.2", "3.11.6", "3.15.7", "3.53.0", "4.6.2", "4.8", "99999999999999999999.0.0",
-	} {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			// Redis is not there: nothing may reach it.
-			rdb := redistest.NewClient("127.0.0.1:1", nil)
-			t.Cleanup(func() { _ = rdb.Close() })
-			l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter("orders")
-			_, err := l.TryAcquire(t.Context(), 1, 0)
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-			assert.ErrorContains(t, err, "3.12.0 to 4.7.0")
-			_, err = l.TrySetRate(t.Context(), rratelimiter.PerSecond(1))
-			require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		})
-	}
+	), func(t *testing.T, version string) {
+		// Redis is not there: nothing may reach it.
+		rdb := redistest.NewClient("127.0.0.1:1", nil)
+		t.Cleanup(func() { _ = rdb.Close() })
+		l := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version)).RateLimiter("orders")
+		_, err := l.TryAcquire(t.Context(), 1, 0)
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		assert.ErrorContains(t, err, "3.12.0 to 4.7.0")
+		_, err = l.TrySetRate(t.Context(), rratelimiter.PerSecond(1))
+		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+	})
 }
 
 func TestWithRedissonVersion_NewerCountsAsNewest(t *testing.T) {
@@ -404,21 +402,17 @@ var windows = map[string]scenario{
 	// A rate set soon after a window began makes another one that ends soon after it.
 	"gives nothing back to one that began soon": {cfg: every(10, minute), version: windowed, steps: []step{func(p *play) {
 		ctx, cancel := context.WithCancel(p.Context())
-		z := newScripted(p)
-		z.before = func(cmd redis.Cmder) error {
-			switch {
-			case isScript(cmd, lua.Acquire):
-				cancel()
-				time.Sleep(ms) // until the caller has gone
-			case isScript(cmd, lua.GiveBack):
-				z.before = nil
-				time.Sleep(20 * ms)
-				times(1, set(every(10, minute)), take(10))(p)
-			}
-			return nil
-		}
-		require.ErrorIs(p, limitertest.Second(z.l.TryAcquire(ctx, 4, 0)), context.Canceled)
-		require.NoError(p, z.client.Close(p.Context()))
+		p.rdb.AddHook(limitertest.BeforeScript(lua.Acquire, func() {
+			cancel()
+			time.Sleep(ms) // until the caller has gone
+		}))
+		p.rdb.AddHook(limitertest.BeforeScript(lua.GiveBack, sync.OnceFunc(func() {
+			time.Sleep(20 * ms)
+			times(1, set(every(10, minute)), take(10))(p)
+		})))
+		client := limitertest.NewClient(p, p.rdb, p.options(p.version)...)
+		require.ErrorIs(p, limitertest.Second(client.RateLimiter(p.l.Name()).TryAcquire(ctx, 4, 0)), context.Canceled)
+		require.NoError(p, client.Close(p.Context()))
 	}, free(0)}},
 	"many callers together": {cfg: every(100, hour), version: windowed, everywhere: true, steps: []step{func(p *play) {
 		granted, _ := p.atOnce(300, 1)

@@ -80,6 +80,23 @@ func Seeds(n uint64) map[string]uint64 {
 	return all
 }
 
+// Rows are rows named as they print.
+func Rows[R any](all ...R) map[string]R {
+	rows := make(map[string]R, len(all))
+	for _, row := range all {
+		rows[fmt.Sprint(row)] = row
+	}
+	return rows
+}
+
+// Stepping is Each with a server by [redistest.Stepping] for each row.
+func Stepping[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb redistest.Client, step func(time.Duration), row R)) {
+	t.Helper()
+	Each(t, rows, func(t *testing.T, row R) {
+		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) { test(t, rdb, step, row) })
+	})
+}
+
 // With RRL_MERGE=all the members of all limiters are merged as soon as there are two.
 var mergesAll = os.Getenv("RRL_MERGE") == "all"
 
