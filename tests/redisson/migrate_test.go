@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,43 +56,33 @@ var migrations = map[string]scenario{
 		assert.Empty(p, scores, "members lost")
 	}, free(85), wait(21 * second), free(90), migrates(0)}},
 	// Migrate between a lost answer and its repeat, by the same Client.
-	"waits for calls in doubt": {cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{func(p *play) {
-		z := newScripted(p)
-		migrated, lost := make(chan error, 1), false
-		z.before = func(cmd redis.Cmder) error {
-			switch {
-			case !lost && isScript(cmd, lua.Acquire):
-				_ = z.Redis.Process(p.Context(), cmd)
-				if cmd.Err() != nil { // NOSCRIPT
-					return cmd.Err()
-				}
-				lost = true
-				return errLost
-			case lost && (cmd.Name() == "evalsha" || cmd.Name() == "eval"):
-				z.before = nil
-				go func() { migrated <- limitertest.Second(z.l.Migrate(p.Context())) }()
+	"waits for calls in doubt": {cfg: every(10, hour), version: "3.17.7", everywhere: true, steps: []step{take(1), func(p *play) {
+		migrated, calls := make(chan error, 1), 0
+		p.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			if calls++; calls == 2 {
+				go func() { migrated <- tryMigrate(p) }()
 			}
-			return nil
-		}
-		limitertest.MustAcquire(p, z.l, 3)
+			err := next()
+			if calls == 1 {
+				return redistest.Fail(cmds, errors.New("EOF of the wire"))
+			}
+			return err
+		}))
+		take(3)(p)
 		require.NoError(p, <-migrated)
-	}, free(7)}},
+	}, free(6)}},
 	// Rows that run out between two pages must not hide one to rewrite.
 	"leaves no row out": {cfg: every(10_000, minute), steps: []step{
 		as("3.27.2", times(300, take(1)), wait(30*second)), as("3.16.8", take(5)), as("3.27.2", times(10, take(1))),
 		wait(29_700 * ms), func(p *play) {
-			z, pages := newScripted(p), 0
-			z.before = func(cmd redis.Cmder) error {
-				token, _ := cmd.Args()[len(cmd.Args())-1].(string)
-				if isScript(cmd, lua.Migrate) && strings.HasPrefix(token, "from:") {
-					if pages++; pages == 1 {
-						time.Sleep(600 * ms)
-					}
+			pages := 0
+			p.rdb.AddHook(limitertest.BeforeScript(lua.Migrate, func() {
+				if pages++; pages == 2 {
+					time.Sleep(600 * ms)
 				}
-				return nil
-			}
-			require.NoError(p, limitertest.Second(z.l.Migrate(p.Context())))
-			require.Positive(p, pages)
+			}))
+			migrate(p)
+			require.Greater(p, pages, 1)
 			for _, m := range members(p, p.rdb, p.keys().Permits) {
 				assert.NotEqual(p, codec.LayoutC, m.Layout)
 			}
@@ -202,41 +191,6 @@ func TestMigrateTakesOverNoPermits(t *testing.T) {
 	perform(t, all)
 }
 
-// A scripted Redis lets a test act, or fail, before each command.
-type scripted struct {
-	rratelimiter.Redis
-
-	client *rratelimiter.Client
-	l      *rratelimiter.RateLimiter
-	before func(cmd redis.Cmder) error
-}
-
-// newScripted returns another Client of the play's limiter, and its way to Redis.
-func newScripted(p *play) *scripted {
-	p.Helper()
-	z := &scripted{Redis: p.rdb}
-	z.client = limitertest.NewClient(p, z, p.options(p.version)...)
-	z.l = z.client.RateLimiter(p.l.Name())
-	return z
-}
-
-func (z *scripted) Process(ctx context.Context, cmd redis.Cmder) error {
-	if z.before != nil {
-		if err := z.before(cmd); err != nil {
-			cmd.SetErr(err)
-			return err
-		}
-	}
-	return z.Redis.Process(ctx, cmd)
-}
-
-func isScript(cmd redis.Cmder, s *lua.Script) bool {
-	return (cmd.Name() == "evalsha" || cmd.Name() == "eval") && (cmd.Args()[1] == s.SHA || cmd.Args()[1] == s.Source)
-}
-
-// errLost stands for an answer that got lost.
-var errLost = errors.New("EOF of the wire")
-
 // nextID returns the id, of layout B, that the Client gives its next member: one more than the newest has.
 func (p *play) nextID() []byte {
 	p.Helper()
@@ -268,7 +222,9 @@ func TestShortIDs(t *testing.T) {
 				require.EqualValues(p, 300, granted)
 			}
 			sent := limitertest.CountCommands(p.rdb)
-			times(1, take(1), meets(1), take(1))(p)
+			take(1)(p)
+			meets(1)(p)
+			take(1)(p)
 			r := limitertest.Reserve(p, p.l, 1)
 			meets(5)(p)
 			require.NoError(p, r.Settle(p.Context(), 6), "what it charges has an id of its own")
