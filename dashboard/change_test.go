@@ -238,19 +238,7 @@ func (s *site) play(script string, pairs ...string) {
 func (s *site) step(step story.Step) {
 	t, words := s.t, step.Words
 	t.Helper()
-	count := func(i int) int64 {
-		n, err := strconv.ParseInt(words[i], 10, 64)
-		require.NoError(t, err, step.Line)
-		return n
-	}
-	span := func(i int) (d time.Duration) {
-		if len(words) > i {
-			var err error
-			d, err = time.ParseDuration(words[i])
-			require.NoError(t, err, step.Line)
-		}
-		return d
-	}
+	count, span := func(i int) int64 { return step.Int(t, i) }, func(i int) time.Duration { return step.Span(t, i) }
 	switch words[0] {
 	case "redis":
 		step.Redis(t, s.rdb)

@@ -33,15 +33,23 @@ func login(r *http.Request) *user {
 	return &user{Name: cookie.Value, Operator: cookie.Value == "ann"}
 }
 
-// The page is mounted in a server of one's own, behind its login.
-func ExampleHandler() {
-	server := miniredis.NewMiniRedis() // in earnest, a Redis
+// connect returns a client of a Redis of the example's own.
+func connect() (rdb *redis.Client, stop func()) {
+	server := miniredis.NewMiniRedis()
 	if err := server.Start(); err != nil {
 		log.Fatal(err)
 	}
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return rdb, func() {
+		_ = rdb.Close()
+		server.Close()
+	}
+}
+
+// The page is mounted in a server of one's own, behind its login.
+func ExampleHandler() {
+	rdb, stop := connect()
+	defer stop()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	mux := http.NewServeMux()
 
@@ -87,13 +95,8 @@ func ExampleHandler() {
 
 // Programs change limits without the page. What Authorize allows may depend on the limiter.
 func ExampleAPI() {
-	server := miniredis.NewMiniRedis() // in earnest, a Redis
-	if err := server.Start(); err != nil {
-		log.Fatal(err)
-	}
-	defer server.Close()
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
+	rdb, stop := connect()
+	defer stop()
 	mux := http.NewServeMux()
 
 	mux.Handle("/admin/", http.StripPrefix("/admin", dashboard.API(dashboard.Config{

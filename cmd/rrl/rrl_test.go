@@ -161,6 +161,8 @@ func (s servers) play(script string, pairs ...string) {
 //	redis HSET bad rate x                   of the server, with its answer
 //	clock 1m                                sets the server's clock, from the script's start
 //	default orders 10/1h => 10              a permit for a program with this default and keep-alive time, and the limit
+//	complete show api: => api:a api:b :4    what a shell offers, and what cobra says to it: no files
+//	close                                   ends the server
 //	input "orders\n" update-rate - 5/1h     rrl, with this on standard input
 //	typed "n\n" delete orders -> delete orders, a limiter of 5/1h? [y/N] | nothing changed
 //
@@ -172,12 +174,18 @@ func (s servers) step(step story.Step) {
 		step.Redis(s.t, s.rdb)
 		return
 	case "clock":
-		after, err := time.ParseDuration(args[1])
-		require.NoError(s.t, err)
-		s.mini.SetTime(startOfClock.Add(after))
+		s.mini.SetTime(startOfClock.Add(step.Span(s.t, 1)))
 		return
 	case "default":
 		s.takeByDefault(step)
+		return
+	case "complete":
+		got := rrl(s.t, "__complete %s %s", strings.Join(s.flags, " "), step.Line[len("complete "):strings.Index(step.Line, " =>")])
+		assert.Equal(s.t, exitYes, got.code)
+		assert.Equal(s.t, step.Want, strings.Join(strings.Fields(got.stdout), " "), step.Line)
+		return
+	case "close":
+		s.mini.Close()
 		return
 	case "input", "typed":
 		s.terminal = args[0] == "typed"
@@ -201,10 +209,7 @@ func (s servers) takeByDefault(step story.Step) {
 	var err error
 	cfg.Rate, cfg.Interval, err = parseRate(step.Words[2])
 	require.NoError(s.t, err)
-	if len(step.Words) > 3 {
-		cfg.KeepAlive, err = time.ParseDuration(step.Words[3])
-		require.NoError(s.t, err)
-	}
+	cfg.KeepAlive = step.Span(s.t, 3)
 	l := limitertest.ByDefault(limitertest.NewClient(s.t, s.rdb), step.Words[1], cfg)
 	assert.Equal(s.t, step.Want, fmt.Sprint(limitertest.Take(s.t, l, 1).Limit), step.Line)
 }
@@ -366,38 +371,6 @@ func TestVersion(t *testing.T) {
 	for _, field := range []string{"version", "commit", "modified", "go", "platform"} {
 		assert.Contains(t, asJSON, field)
 	}
-}
-
-func TestCompletionOffersLimiters(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	for _, name := range []string{"orders", "api:a", "api:b", "api[1]", "two\nlines", "api:\x1b[31m", "api:\u009b31m"} {
-		require.Zero(t, s.rrl("set-rate %q 1/1h", name).code)
-	}
-	s.HSet("api:user", "name", "ann")
-	complete := func(line string) string {
-		got := rrl(t, "__complete %s %s", strings.Join(s.flags, " "), line)
-		assert.Equal(t, exitYes, got.code)
-		return got.stdout
-	}
-	const noFiles = ":4\n"
-	offers := func(want, line string) {
-		t.Helper()
-		assert.Equal(t, want+noFiles, complete(line), line)
-	}
-	for _, command := range []string{"show", "acquire", "release", "try-set-rate", "set-rate", "update-rate", "expire", "delete", "migrate"} {
-		offers("api:a\napi:b\n", command+" api:")
-		offers("api[1]\n", command+" api[")
-		assert.Equal(t, noFiles, complete(command+` orders ""`), command)
-	}
-	offers("orders\n", "ls o")
-	assert.Equal(t, "take\nthreshold\ntop\ntry-set-rate\n"+noFiles, complete("help t"))
-	assert.Equal(t, "overall\nper-client\n"+noFiles, complete(`set-rate orders --type ""`))
-	for _, line := range []string{`threshold ""`, `version ""`, `demo counter ""`, `set-rate orders ""`} {
-		assert.Equal(t, noFiles, complete(line), line)
-	}
-	s.Close()
-	assert.Equal(t, noFiles, complete(`show ""`), "no server, no names")
 }
 
 // full is a disk without room.

@@ -84,7 +84,7 @@ func expand(text string) string {
 // beside does what a line says of something else than the page, and reports whether it is such a line:
 //
 //	redis HSET bad rate x             runs a command of the server, which may be compared with what it answers
-//	limiter orders 100/1m 40 48h      sets a rate, of which so many permits are in use, with that keep-alive time, or for each client
+//	limiter orders 100 1m 40 48h      sets a rate, of which so many permits are in use, with that keep-alive time, or for each client
 //	take orders 5 "mobile app"        takes permits, by a client of another name, and of an older Redisson
 //	settle orders 30 42               settles a reservation
 //	crowd 1000                        makes so many limiters
@@ -92,11 +92,6 @@ func expand(text string) string {
 func (s *scene) beside(step story.Step) bool {
 	t, words := s.t, step.Words
 	t.Helper()
-	number := func(i int) int64 {
-		n, err := strconv.ParseInt(words[i], 10, 64)
-		require.NoError(t, err, step.Line)
-		return n
-	}
 	of := func(i int) *rratelimiter.RateLimiter {
 		if len(words) > i {
 			opts := []rratelimiter.Option{rratelimiter.WithClientID(words[i])}
@@ -111,43 +106,25 @@ func (s *scene) beside(step story.Step) bool {
 	case "redis":
 		step.Redis(t, s.rdb)
 	case "limiter":
-		s.set(step)
+		cfg := limitertest.Every(step.Int(t, 2), step.Span(t, 3))
+		if len(words) > 5 && words[5] == "each" {
+			cfg.Type = rratelimiter.PerClient
+		} else {
+			cfg.KeepAlive = step.Span(t, 5)
+		}
+		s.limiter(words[1], cfg, step.Int(t, 4))
 	case "take":
-		s.take(of(3), number(2))
+		s.take(of(3), step.Int(t, 2))
 	case "settle":
-		require.NoError(t, limitertest.Reserve(t, of(4), number(2)).Settle(t.Context(), number(3)))
+		require.NoError(t, limitertest.Reserve(t, of(4), step.Int(t, 2)).Settle(t.Context(), step.Int(t, 3)))
 	case "crowd":
-		s.crowd(int(number(1)))
+		s.crowd(int(step.Int(t, 1)))
 	case "outcome":
 		require.Equal(t, step.Want, s.outcome(of(2)), step.Line)
 	default:
 		return false
 	}
 	return true
-}
-
-func (s *scene) set(step story.Step) {
-	s.t.Helper()
-	cfg, used := rratelimiter.Config{}, int64(0)
-	rate, interval, _ := strings.Cut(step.Words[2], "/")
-	var err error
-	cfg.Rate, err = strconv.ParseInt(rate, 10, 64)
-	require.NoError(s.t, err, step.Line)
-	cfg.Interval, err = time.ParseDuration(interval)
-	require.NoError(s.t, err, step.Line)
-	for _, word := range step.Words[3:] {
-		n, notNumber := strconv.ParseInt(word, 10, 64)
-		switch {
-		case word == "each":
-			cfg.Type = rratelimiter.PerClient
-		case notNumber == nil:
-			used = n
-		default:
-			cfg.KeepAlive, err = time.ParseDuration(word)
-			require.NoError(s.t, err, step.Line)
-		}
-	}
-	s.limiter(step.Words[1], cfg, used)
 }
 
 // page does what a line says of the page. Selectors are as in CSS, and may be shorthands:
@@ -256,18 +233,10 @@ func (p *tab) act(step story.Step, rest, want string) {
 		p.confirm()
 	case "make":
 		p.make(words[0], words[1], words[2])
-	case "resize", "update":
-		var size [2]int64
-		for i, word := range words {
-			n, err := strconv.ParseInt(word, 10, 64)
-			require.NoError(p.t, err, step.Line)
-			size[i] = n
-		}
-		if step.Words[0] == "update" {
-			p.update(int(size[0]))
-			return
-		}
-		p.resize(size[0], size[1])
+	case "resize":
+		p.resize(step.Int(p.t, 1), step.Int(p.t, 2))
+	case "update":
+		p.update(int(step.Int(p.t, 1)))
 	default:
 		p.t.Fatal(step.Line)
 	}

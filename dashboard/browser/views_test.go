@@ -1,18 +1,39 @@
 package browser_test
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/dashboard"
+	pages "github.com/rratelimiter/rratelimiter/internal/docs/page"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 // view is something that the page can show: where, and by what one sees that it does.
@@ -255,4 +276,305 @@ func (p *tab) visible(state string) {
 	p.eval(`Object.defineProperty(document, 'visibilityState', {value: ` + quote(state) + `, configurable: true})
 		Object.defineProperty(document, 'hidden', {value: document.visibilityState === 'hidden', configurable: true})
 		document.dispatchEvent(new Event('visibilitychange'))`)
+}
+
+const (
+	docs        = "../../docs"
+	mostOfAll   = 600_000          // bytes of all pictures together
+	forPictures = 75 * time.Second // of load: some history, and nothing left of the permits that were in use before
+)
+
+// looks are how each view is shown in docs/dashboard.md.
+var looks = []struct {
+	name string
+	look look
+}{
+	{"light", look{width: 1280, height: 720}},
+	{"dark", look{width: 1280, height: 720, dark: true}},
+	{"narrow", look{width: 390, height: 844}},
+}
+
+// TestPictures holds that docs/dashboard.md shows each view. With -update it makes the
+// pictures.
+func TestPictures(t *testing.T) {
+	t.Parallel()
+	if story.Updates() {
+		takePictures(t)
+	}
+	text, err := os.ReadFile(filepath.Join(docs, "dashboard.md"))
+	require.NoError(t, err)
+	total := 0
+	for _, view := range slices.Concat(views, dialogs) {
+		for _, l := range looks {
+			name := "dashboard/" + view.name + "-" + l.name + ".png"
+			assert.Contains(t, string(text), "("+name+")")
+			picture, err := os.ReadFile(filepath.Join(docs, name))
+			require.NoError(t, err)
+			total += len(picture)
+		}
+	}
+	assert.Less(t, total, mostOfAll, "bytes of the pictures")
+	assert.Equal(t, len(looks)*(len(views)+len(dialogs)), strings.Count(string(text), "(dashboard/"))
+}
+
+func takePictures(t *testing.T) {
+	s := newSite(t, writable, withOthers, func(cfg *dashboard.Config) { cfg.Server = "redis.shop.example:6379" })
+	s.shop()
+	s.visitors()
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	s.load(ctx, &wg)
+
+	type shot struct {
+		view view
+		look string
+		tab  *tab
+	}
+	var shots []shot
+	for _, l := range looks {
+		for _, view := range slices.Concat(views, dialogs) {
+			p := openLive(t, s.url, l.look)
+			p.unlock(token)
+			p.until(closed)
+			p.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, 1, 1)) // over nothing
+			call(p, emulation.SetScrollbarsHidden, emulation.SetScrollbarsHiddenParams{Hidden: true})
+			p.goTo(view.hash)
+			shots = append(shots, shot{view, l.name, p})
+		}
+	}
+	p := s.unlocked("")
+	for _, change := range [][2]string{{"shop:mail", "8"}, {"shop:search", "25"}, {"shop:report", "1200"}} {
+		p.changeRate(change[0], change[1])
+	}
+	<-time.After(forPictures)
+	require.NoError(t, os.MkdirAll(filepath.Join(docs, "dashboard"), 0o750))
+	for _, shot := range shots {
+		shot.tab.until(shot.view.shown)
+		if shot.view.act != nil {
+			shot.view.act(shot.tab)
+		}
+		path := filepath.Join(docs, "dashboard", shot.view.name+"-"+shot.look+".png")
+		require.NoError(t, os.WriteFile(path, shot.tab.small(shot.tab.png()), 0o600))
+	}
+	stop()
+	wg.Wait()
+}
+
+// pauses are the seconds between two calls of a program, on average.
+var pauses = map[string]float64{
+	"shop:orders": 2.2, "shop:search": 3.4, "shop:api:03": 6, "shop:api:07": 3, "shop:api:01": 9, "shop:api:05": 7, "shop:api:10": 4.5,
+}
+
+// load uses limiters of the shop, more and less in turn, until ctx ends.
+func (s *site) load(ctx context.Context, wg *sync.WaitGroup) {
+	for i, program := range []string{"checkout-1", "checkout-2", "mobile app"} {
+		client := s.named(program)
+		for limiter, pause := range pauses {
+			wg.Go(func() {
+				l := client.RateLimiter(limiter)
+				for n := 0; ctx.Err() == nil; n++ {
+					_, _ = l.TryAcquire(ctx, 1, 0)
+					wave := 1 + 0.8*math.Sin(float64(n)/4+float64(i))
+					select {
+					case <-ctx.Done():
+					case <-time.After(time.Duration(pause * wave * float64(time.Second))):
+					}
+				}
+			})
+		}
+	}
+}
+
+func (p *tab) png() []byte {
+	p.t.Helper()
+	return call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng}).Data
+}
+
+// picture keeps one among the test's artifacts (go test -artifacts), to look at after a
+// failure.
+func (p *tab) picture(name string) {
+	p.t.Helper()
+	path := filepath.Join(p.t.ArtifactDir(), name+".png")
+	if err := os.WriteFile(path, p.png(), 0o600); err == nil {
+		p.t.Log("a picture:", path)
+	}
+}
+
+// small returns the picture with few colours, in a quarter of the bytes: a page has
+// few, and the rest is the edges of letters.
+func (p *tab) small(picture []byte) []byte {
+	p.t.Helper()
+	full, err := png.Decode(bytes.NewReader(picture))
+	require.NoError(p.t, err)
+	counts := map[color.RGBA]int{}
+	bounds := full.Bounds()
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			counts[color.RGBAModel.Convert(full.At(x, y)).(color.RGBA)]++
+		}
+	}
+	paletted := image.NewPaletted(bounds, paletteOf(counts))
+	draw.Draw(paletted, bounds, full, bounds.Min, draw.Src)
+	var out bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	require.NoError(p.t, encoder.Encode(&out, paletted))
+	return out.Bytes()
+}
+
+// paletteOf returns the most frequent colours, each unlike those before: so one that
+// is rare, as of a dot, has its place too.
+func paletteOf(counts map[color.RGBA]int) color.Palette {
+	const unlike = 24 // as the sum of differences
+	colours := slices.SortedFunc(maps.Keys(counts), func(a, b color.RGBA) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a.R, b.R), cmp.Compare(a.G, b.G), cmp.Compare(a.B, b.B))
+	})
+	apart := func(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }
+	var palette color.Palette
+	for i, c := range colours {
+		known := slices.ContainsFunc(palette, func(p color.Color) bool {
+			o := p.(color.RGBA)
+			return apart(c.R, o.R)+apart(c.G, o.G)+apart(c.B, o.B) < unlike
+		})
+		if i < 16 || !known && len(palette) < 256 { // what the page is drawn with stays as it is
+			palette = append(palette, c)
+		}
+	}
+	return palette
+}
+
+// firstPaint is when the page first drew text, in milliseconds after it was asked for.
+const firstPaint = `(performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0)`
+
+// TestPage_IsLight holds what the page weighs, and how soon there is something to see. The
+// times measured go to docs/dashboard.md with -update, on a machine that does nothing else.
+func TestPage_IsLight(t *testing.T) {
+	t.Parallel()
+	s, p := inShop(t, "")
+	p.until(seen(row("shop:orders")))
+	p.until(firstPaint + " > 0")
+	load := func() (bytes float64, requests int) {
+		for _, r := range p.loaded() {
+			t.Logf("%7.0f bytes %s", r.bytes, strings.TrimPrefix(r.url, s.url))
+			bytes += r.bytes
+		}
+		return bytes, len(p.loaded())
+	}
+	first, requests := load()
+	assert.Less(t, first, 60_000.0, "bytes of the page")
+	assert.Less(t, requests, 15, "requests before there is something to see")
+	p.visit("about:blank")
+	p.visit(s.url)
+	p.until(seen(row("shop:orders")))
+	again, _ := load()
+	assert.Less(t, again-first, 10_000.0, "bytes of the page for who was there before")
+	t.Logf("%.0f bytes, then %.0f", first, again-first)
+}
+
+// loaded returns the requests that have ended.
+func (p *tab) loaded() []request {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []request
+	for _, r := range p.requests {
+		if r.bytes > 0 {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// info returns the sum of these figures of the Redis.
+func (s *site) info(section string, names ...string) (sum float64) {
+	s.t.Helper()
+	info, err := s.rdb.InfoMap(s.t.Context(), section).Result()
+	require.NoError(s.t, err)
+	for _, name := range names {
+		n, err := strconv.ParseFloat(info[strings.ToUpper(section[:1])+section[1:]][name], 64)
+		require.NoError(s.t, err, name)
+		sum += n
+	}
+	return sum
+}
+
+// used returns how much processor time the Redis has used so far, and how many commands
+// it has run.
+func (s *site) used() (seconds, commands float64) {
+	s.t.Helper()
+	return s.info("CPU", "used_cpu_sys", "used_cpu_user"), s.info("stats", "total_commands_processed")
+}
+
+// measured is what the page costs with that many limiters.
+type measured struct {
+	paint, shown float64 // milliseconds until there was something to see, and until there were limiters
+	cost         float64 // milliseconds of the server's processor, a second
+	commands     float64 // a second
+	round        float64 // seconds in which all keys are seen
+}
+
+// measure takes the medians of some loads that nothing was kept for, and then what
+// the page, left open, costs the server.
+func measure(t *testing.T, limiters int) measured {
+	t.Helper()
+	s := newSite(t)
+	s.crowd(limiters)
+	p := openLive(t, s.url, look{})
+	// Once all were seen, it is the same second after second.
+	p.within(10*time.Minute, one("#summary")+`.innerText.replace(/\D/g, '').endsWith(`+quote(strconv.Itoa(limiters))+
+		`) && `+one("#cost")+`.innerText.includes('every')`)
+	p.update(3)
+	from := time.Now()
+	busy, commands := s.used()
+	p.update(20)
+	took := time.Since(from).Seconds()
+	busyThen, commandsThen := s.used()
+	m := measured{
+		cost: 1000 * (busyThen - busy) / took, commands: (commandsThen - commands) / took,
+		round: get[float64](p, `fetch('api/limiters?limit=1').then(r => r.json()).then(r => r.round_ms)`) / 1000,
+	}
+	call(p, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true})
+	var paints, shown []float64
+	for range 9 {
+		p.visit("about:blank")
+		p.visit(s.url)
+		p.until(`document.querySelector('#limiters tbody tr[data-id]') && ` + firstPaint + ` > 0`)
+		shown = append(shown, get[float64](p, "performance.now()"))
+		paints = append(paints, get[float64](p, firstPaint))
+	}
+	m.paint, m.shown = median(paints), median(shown)
+	return m
+}
+
+func median(all []float64) float64 {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// TestFigures writes its measurements to docs/dashboard.md, with -update.
+//
+//nolint:paralleltest // what is measured should have the machine for itself
+func TestFigures(t *testing.T) {
+	path := filepath.Join(docs, "dashboard.md")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	filled, err := pages.Fill(string(text), func(name, old string) (string, error) {
+		if name != "figures" || !story.Updates() {
+			return old, nil
+		}
+		var rows [][]string
+		for _, limiters := range []int{10, 1000, 50_000} {
+			m := measure(t, limiters)
+			rows = append(rows, []string{
+				strconv.Itoa(limiters), fmt.Sprintf("%.1f ms", m.cost), fmt.Sprintf("%.0f", m.commands),
+				fmt.Sprintf("%.0f s", m.round), fmt.Sprintf("%.0f ms", m.paint), fmt.Sprintf("%.0f ms", m.shown),
+			})
+		}
+		return pages.Table([]string{
+			"limiters", "the server's time, a second", "commands a second", "all are seen in", "first picture after", "first limiters after",
+		}, rows, true), nil
+	})
+	require.NoError(t, err)
+	assert.Contains(t, filled, "<!-- begin figures -->")
+	if story.Updates() {
+		require.NoError(t, os.WriteFile(path, []byte(filled), 0o600))
+	}
 }

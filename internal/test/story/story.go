@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -76,6 +77,28 @@ func Words(line string) []string {
 		all = append(all, word)
 	}
 	return all
+}
+
+// Int returns a word as a number, 0 if it is missing.
+func (s Step) Int(t testing.TB, i int) (n int64) {
+	t.Helper()
+	if i < len(s.Words) {
+		var err error
+		n, err = strconv.ParseInt(s.Words[i], 10, 64)
+		require.NoError(t, err, s.Line)
+	}
+	return n
+}
+
+// Span returns a word as a time, 0 if it is missing.
+func (s Step) Span(t testing.TB, i int) (d time.Duration) {
+	t.Helper()
+	if i < len(s.Words) {
+		var err error
+		d, err = time.ParseDuration(s.Words[i])
+		require.NoError(t, err, s.Line)
+	}
+	return d
 }
 
 // Redis runs the words behind the first as a command of a server, whose answer must be the one wanted, if any is.
