@@ -184,7 +184,14 @@ func TestScripts(t *testing.T) {
 		options := strings.Split(title, " | ")[1:]
 		synctest.Test(t, func(t *testing.T) {
 			rdb, mini := redistest.Mini(t)
-			s := siteOn(t, rdb, func(c *Config) {
+			if slices.Contains(options, "untouchable") {
+				rdb = untouchable(t)
+			}
+			newSite := siteOn
+			if slices.Contains(options, "api") {
+				newSite = apiOn
+			}
+			s := newSite(t, rdb, func(c *Config) {
 				for _, option := range options {
 					switch words := strings.Fields(option); words[0] {
 					case "pattern":
@@ -197,6 +204,9 @@ func TestScripts(t *testing.T) {
 						withOthers(c)
 					case "observer":
 						c.Observer = &Observer{}
+					case "api", "untouchable":
+					case "read-only":
+						c.Write = false
 					default:
 						t.Fatal(option)
 					}
@@ -229,8 +239,10 @@ func (s *site) play(script string, pairs ...string) {
 //	take log:ann 5                             takes permits of an other limiter
 //	settle orders 20                           takes a permit by a reservation that turns out to need as many as that
 //	wait 10s                                   lets time pass
+//	refuses 403 "Sec-Fetch-Site: cross-site"   answers all changes with such headers so; one without a value is left out
 //	log limiter changed                        is in the log
 //	GET limiter?name=orders => {"free":6}      asks, and compares the answer as lacks says
+//	DELETE /limiters => 405 GET, HEAD          asks an API without the page, whose answer has a part
 //	preview rate?name=orders {"rate":3} => 404 shows what a change would do; the status is 200 unless it is named
 //	confirm rate?name=orders {"rate":3}        makes the change that was shown
 //	change rate?name=orders {"rate":3}         does both, and what it is compared with is of both answers; a status that
@@ -269,11 +281,47 @@ func (s *site) step(step story.Step) {
 		s.client(func(c *rratelimiter.Client) {
 			require.NoError(t, limitertest.Reserve(t, c.RateLimiter(words[1]), 1).Settle(t.Context(), count(2)))
 		})
+	case "refuses":
+		s.refuses(step)
 	case "log":
 		assert.Contains(t, s.log.String(), strings.Join(words[1:], " "))
 	default:
+		if strings.HasPrefix(words[1], "/") {
+			s.asksPlainly(step)
+			return
+		}
 		s.asks(step)
 	}
+}
+
+// refuses asks for changes with other headers than the page's, or by another method.
+func (s *site) refuses(step story.Step) {
+	s.t.Helper()
+	for _, path := range []string{"preview/rate?name=orders", "change/rate?name=orders", "preview/rates?search=orders", "change/rates?search=orders"} {
+		r := s.request("/api/"+path, m{"rate": 20, "interval_ms": 1000})
+		for _, header := range step.Words[2:] {
+			switch name, value, _ := strings.Cut(header, ": "); {
+			case name == "Method":
+				r.Method = value
+			case value == "":
+				r.Header.Del(name)
+			default:
+				r.Header.Set(name, value)
+			}
+		}
+		assert.EqualValues(s.t, step.Int(s.t, 1), s.do(r).Code, "%s: %s", step.Line, path)
+	}
+	assert.NotContains(s.t, s.log.String(), token)
+}
+
+// asksPlainly makes a request of an API without the page, whose answer has a part.
+func (s *site) asksPlainly(step story.Step) {
+	s.t.Helper()
+	status, says, _ := strings.Cut(step.Want, " ")
+	code, err := strconv.Atoi(status)
+	require.NoError(s.t, err, step.Line)
+	w := s.ask(step.Words[0]+" "+step.Words[1], strings.Join(step.Words[2:], " "), code, says)
+	assert.Equal(s.t, code == http.StatusMethodNotAllowed, w.Header().Get("Allow") != "", step.Line)
 }
 
 func (s *site) asks(step story.Step) {
