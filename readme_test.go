@@ -22,12 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// pages returns the documentation: each file's path and text.
-func pages(t *testing.T) map[string]string {
-	t.Helper()
-	return files(t, ".md")
-}
-
 // files returns the repository's files whose names end so: each one's path and text.
 func files(t *testing.T, end string) map[string]string {
 	t.Helper()
@@ -130,7 +124,7 @@ const wordsOfPage = 1500
 // A long page repeats itself, or says things where no one looks for them.
 func TestPagesAndCommentsAreShort(t *testing.T) {
 	t.Parallel()
-	for path, text := range pages(t) {
+	for path, text := range files(t, ".md") {
 		if strings.HasSuffix(path, ".zh-CN.md") || path == "CHANGELOG.md" {
 			continue // Chinese has no spaces to count by, and changes add up
 		}
@@ -194,7 +188,7 @@ func TestReadme_SaysTheSameInChinese(t *testing.T) {
 func TestDocs_LinksResolve(t *testing.T) {
 	t.Parallel()
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	for path, text := range pages(t) {
+	for path, text := range files(t, ".md") {
 		text = codeBlock.ReplaceAllString(text, "")
 		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			target, anchor, _ := strings.Cut(match[1], "#")
@@ -226,35 +220,30 @@ func anchors(text string) []string {
 	return found
 }
 
-func TestDocsNameTestsThatExist(t *testing.T) {
+// Pages name tests, files and folders that exist.
+func TestDocs_NameWhatExists(t *testing.T) {
 	t.Parallel()
-	define := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
-	exist := []string{"TestName"} // stands for any test
+	exist := map[string]bool{"TestName": true} // stands for any test
 	for _, text := range files(t, "_test.go") {
-		for _, match := range define.FindAllStringSubmatch(text, -1) {
-			exist = append(exist, match[1])
+		for _, match := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`).FindAllStringSubmatch(text, -1) {
+			exist[match[1]] = true
 		}
 	}
-	name := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z_]\w*`)
-	for path, text := range pages(t) {
-		for _, test := range name.FindAllString(text, -1) {
-			assert.True(t, slices.Contains(exist, test), "%s names %s, which does not exist", path, test)
-		}
-	}
-}
-
-func TestDocsNamePathsThatExist(t *testing.T) {
-	t.Parallel()
-	named := regexp.MustCompile("`((?:internal|lua|tests|cmd|docs|compat_test|scripts|examples|benchmarks|codec|limit|httplimit|fixedwindow|dashboard)/[\\w./-]*\\w)/?[`:]")
+	tests := regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z_]\w*`)
+	const folders = "internal|lua|tests|cmd|docs|compat_test|scripts|examples|benchmarks|codec|limit|httplimit|fixedwindow|dashboard"
+	paths := regexp.MustCompile("`((?:" + folders + ")/[\\w./-]*\\w)/?[`:]")
 	found := 0
-	for path, text := range pages(t) {
-		for _, match := range named.FindAllStringSubmatch(text, -1) {
+	for page, text := range files(t, ".md") {
+		for _, test := range tests.FindAllString(text, -1) {
+			assert.True(t, exist[test], "%s names %s, which does not exist", page, test)
+		}
+		for _, match := range paths.FindAllStringSubmatch(text, -1) {
 			if match[1] == "lua/name.lua" || strings.HasPrefix(match[1], "cmd/rrl/v") { // any script, a tag
 				continue
 			}
 			found++
 			_, err := os.Stat(match[1])
-			assert.NoError(t, err, "%s names %s", path, match[1])
+			assert.NoError(t, err, "%s names %s", page, match[1])
 		}
 	}
 	assert.Greater(t, found, 100)
