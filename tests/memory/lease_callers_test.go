@@ -1,10 +1,12 @@
 package memory_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +23,110 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
+
+// A use is a permit that a caller was granted at some moment between two.
+type use struct{ after, before time.Duration }
+
+// usage is all uses of a limiter.
+type usage struct {
+	mu    sync.Mutex
+	start time.Time
+	uses  []use
+}
+
+func (u *usage) add(after time.Duration, permits int64) {
+	now := time.Since(u.start)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.uses = append(u.uses, slices.Repeat([]use{{after, now}}, int(permits))...)
+}
+
+// most returns the most permits that were used, for certain, within a span of that length.
+func (u *usage) most(span time.Duration) int {
+	slices.SortFunc(u.uses, func(a, b use) int { return cmp.Compare(a.after, b.after) })
+	most := 0
+	for i, first := range u.uses {
+		within := 0
+		for _, u := range u.uses[i:] {
+			if u.after > first.after+span {
+				break
+			}
+			if u.before <= first.after+span {
+				within++
+			}
+		}
+		most = max(most, within)
+	}
+	return most
+}
+
+// burst makes a caller use permits in bursts until ctx ends.
+func (u *usage) burst(ctx context.Context, l *rratelimiter.RateLimiter, random *rand.Rand) {
+	for ctx.Err() == nil {
+		for range random.IntN(150) {
+			permits := int64(1)
+			if random.IntN(50) == 0 {
+				permits = 1 + random.Int64N(50)
+			}
+			timeout := time.Duration(random.IntN(2)) * 10 * ms
+			ok, err := l.TryAcquire(context.WithoutCancel(ctx), permits, timeout)
+			if err == nil && ok {
+				u.add(time.Since(u.start), permits)
+			}
+			time.Sleep(time.Duration(random.IntN(1000)) * time.Microsecond)
+		}
+		time.Sleep(time.Duration(random.IntN(500)) * ms)
+	}
+}
+
+// Several Clients with leases and one without, in bursts and through a bad network:
+// what is used obeys the rate for each span of the interval less the lease's life,
+// what is charged obeys the limit, and nothing is lost.
+func TestLeasesObeyTheLimit(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
+	const rate, interval, life = 1000, time.Second, 100 * ms
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		name := redistest.Name(t)
+		used := &usage{start: time.Now()}
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*ms)
+		defer cancel()
+		var clients []*rratelimiter.Client
+		var callers sync.WaitGroup
+		for i := range 4 {
+			opts := []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(rate, interval))}
+			if i > 0 {
+				opts = append(opts, limitertest.Ahead(life))
+			}
+			proxy := redistest.MiniProxy(t, m)
+			faults := rand.New(rand.NewPCG(0, uint64(i)))
+			proxy.OnCommand(func(redistest.Command) redistest.Action {
+				switch p := faults.IntN(100); {
+				case p < 1:
+					return redistest.DropAnswer
+				case p < 5:
+					return redistest.Pass.After(time.Duration(faults.IntN(60)) * ms)
+				}
+				return redistest.Pass
+			})
+			client := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}))
+			clients = append(clients, client)
+			l := client.RateLimiter(name, opts...)
+			for j := range 3 {
+				callers.Go(func() { used.burst(ctx, l, rand.New(rand.NewPCG(0, uint64(10*i+j)))) })
+			}
+		}
+		callers.Wait()
+		for _, c := range clients {
+			require.NoError(t, c.Close(t.Context()))
+		}
+		assert.LessOrEqual(t, used.most(interval-life-1), rate)
+		assert.Greater(t, len(used.uses), rate, "most permits are used")
+		time.Sleep(2 * interval)
+		assert.EqualValues(t, rate, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter(name)))
+	})
+}
 
 // Clients with the same demand get about the same share if permits are scarce, with leases or without.
 func TestScarcePermitsAreShared(t *testing.T) {
