@@ -347,6 +347,25 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 	})
 }
 
+// Permits that are to be settled are asked for once more, as others, only if the limiter can't reserve them: not in an outage.
+func TestAskAndWait_MeetsAnOutageOnce(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	m.SetError("ERR broken")
+	sent := limitertest.CountCommands(rdb)
+	var scripts []int
+	for _, settle := range []bool{false, true} {
+		limiter := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
+		l, err := new(middleware.Options).Limit(middleware.Terms{Name: "test", Limiter: limiter, Settle: settle})
+		require.NoError(t, err)
+		q, before := l.Question("k", "k", 1), sent.Scripts()
+		q.AskAndWait(t.Context(), 0, false)
+		require.ErrorContains(t, q.Failure, "broken")
+		scripts = append(scripts, sent.Scripts()-before)
+	}
+	assert.Equal(t, scripts[0], scripts[1])
+}
+
 // careless is a limiter whose grants can be settled any number of times.
 type careless struct {
 	server
