@@ -238,6 +238,16 @@ descriptors:
 		user=ann | 0; plan=free | 0; exact=x | 0 -> OK: OK 5/5 OK 3/3 OK 7/7
 		user=ann -> OK: OK 4/5`},
 
+	// The first call reserves, the one at the stream's end settles, by any Service, once.
+	"SettlesLess":             settled("37", "1s", "OK: OK 163/200 OK 963/1000"),
+	"SettlesMore":             settled("150", "1s", "OK: OK 50/200 OK 850/1000"),
+	"SettlesEverything":       settled("300", "1s", "OVER: OVER 0/200 OK 700/1000"),
+	"SettlesNothing":          settled("0", "1s", "OK: OK 200/200 OK 1000/1000"),
+	"SettlesNoCost":           settled("", "1s", "OK: OK 100/200 OK 900/1000"),
+	"SettlesNoCostAfterHold":  settled("", "61s", "OK: OK 200/200 OK 900/1000"),
+	"SettlesAfterTheHold":     settled("37", "61s", "OK: OK 163/200 OK 963/1000"),
+	"SettlesAfterTheInterval": settled("37", "61m", "OK: OK 163/200 OK 963/1000"),
+
 	// What several descriptors of a call settle of one reservation is summed; several are settled apart, each once.
 	"SettlesTheSum": {limits: llm, steps: `
 		team=a | 50; team=a | 60 -> OK: OK 890/1000 OK 890/1000 as $a
@@ -351,6 +361,17 @@ descriptors:
 		spoil envoy:{web}:window_a:day
 		spoil envoy:{web}:bucket_a:hour.token_bucket
 		log=a | -1; window=a | -1; bucket=a | -1 -> OK: OK OK OK`},
+}
+
+// settled is a scene in which other Services settle what one has reserved, with what it has cost, and what is left then.
+func settled(cost, after, left string) scene {
+	again := `
+		other
+		user=ann, rrl_reservation=$a | ` + cost + `; team=red, rrl_reservation=$a | ` + cost + ` -> OK: OK ` + `OK
+		user=ann | 0; team=red | 0 -> ` + left
+	return scene{limits: llm, steps: `
+		user_calls=ann; user=ann; team=red -> OK: OK 29/30 OK 100/200 OK 900/1000 as $a
+		wait ` + after + again + again}
 }
 
 func TestService_Scenes(t *testing.T) {

@@ -386,36 +386,6 @@ descriptors:
 	})
 }
 
-// The first call reserves, the one at the stream's end settles, by any Service, once.
-func TestReservation_IsSettledByAnyService(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		cost  string        // of the second call
-		after time.Duration // the first
-		left  string        // of user, and of team
-	}
-	limitertest.Each(t, map[string]row{
-		"Less":             {"37", time.Second, "OK: OK 163/200 OK 963/1000"},
-		"More":             {"150", time.Second, "OK: OK 50/200 OK 850/1000"},
-		"Everything":       {"300", time.Second, "OVER: OVER 0/200 OK 700/1000"},
-		"Nothing":          {"0", time.Second, "OK: OK 200/200 OK 1000/1000"},
-		"NoCost":           {"", time.Second, "OK: OK 100/200 OK 900/1000"},
-		"NoCostAfterHold":  {"", 61 * time.Second, "OK: OK 200/200 OK 900/1000"},
-		"AfterTheHold":     {"37", 61 * time.Second, "OK: OK 163/200 OK 963/1000"},
-		"AfterTheInterval": {"37", 61 * time.Minute, "OK: OK 163/200 OK 963/1000"},
-	}, func(t *testing.T, tc row) {
-		onStage(t, llm, func(_ *testing.T, s *stage) {
-			s.play("user_calls=ann; user=ann; team=red -> OK: OK 29/30 OK 100/200 OK 900/1000 as $a")
-			time.Sleep(tc.after)
-			for range 2 {
-				s.Service = newService(s, s.rdb, llm)
-				s.play("user=ann, rrl_reservation=$a | " + tc.cost + "; team=red, rrl_reservation=$a | " + tc.cost + " -> OK: OK " + "OK")
-				s.play("user=ann | 0; team=red | 0 -> " + tc.left)
-			}
-		})
-	})
-}
-
 // What a stream has cost is charged though Envoy's deadline is over before Redis answers.
 func TestReservation_IsSettledToTheEnd(t *testing.T) {
 	t.Parallel()
