@@ -325,35 +325,19 @@ func places(rate rratelimiter.Config, hold time.Duration) quota {
 // back at its end.
 func TestInFlight_BesideARate(t *testing.T) {
 	t.Parallel()
+	three := func(c *chat) { c.run(step{refused: "at-once", wait: time.Second}, "three") } // a request may end soon
+	two := func(c *chat) { c.run(step{during: []int64{97, 0}, handle: three}, "two") }
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		c := newChat(t, rdb, []quota{{name: "rate", rate: rratelimiter.PerMinute(100)}, places(rratelimiter.PerMinute(2), 0)}, chatOptions{})
-		ask := func(handle func()) string {
-			c.handle = func(context.Context) {
-				c.handle = nil
-				handle()
-			}
-			_, questions := c.ask(t.Context(), request{user: "ann"})
-			if refused := refusers(questions); refused != "" {
-				assert.Equal(t, time.Second, middleware.RetryAfter(questions), "a request may end soon")
-				return refused
-			}
-			assert.Zero(t, questions[1].Wait())
-			return ""
-		}
-		ask(func() {})
-		before := c.calls.Scripts()
-		ask(func() {
-			assert.Equal(t, 1, c.calls.Scripts()-before, "one decision")
-			c.check([]int64{98, 1}, "one")
-			ask(func() {
-				assert.Equal(t, "at-once", ask(nil))
-				c.check([]int64{97, 0}, "two")
-			})
-		})
-		c.check([]int64{97, 2}, "none")
-		before = c.calls.Scripts()
-		ask(func() {})
-		assert.Equal(t, 2, c.calls.Scripts()-before, "one for the decision, one at the end")
+		story{quotas: []quota{{name: "rate", rate: rratelimiter.PerMinute(100)}, places(rratelimiter.PerMinute(2), 0)}, steps: []step{
+			{},
+			{calls: 1, during: []int64{98, 1}, handle: two, left: []int64{97, 2}},
+			{look: true, do: func(c *chat) {
+				before := c.calls.Scripts()
+				_, questions := c.ask(t.Context(), request{user: "ann"})
+				assert.Equal(t, 2, c.calls.Scripts()-before, "one for the decision, one at the end")
+				assert.Zero(t, questions[1].Wait())
+			}},
+		}}.play(t, rdb)
 	})
 }
 
