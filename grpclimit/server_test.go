@@ -287,51 +287,37 @@ func TestStreamClientFreesItsContext(t *testing.T) {
 		}
 		return 1, nil
 	})
-	for name, end := range map[string]func(t *testing.T, stream grpc.ClientStream){ // nil: it does not open
-		"not open": nil,
-		"by the server": func(t *testing.T, stream grpc.ClientStream) {
-			require.NoError(t, stream.CloseSend())
-			require.ErrorIs(t, stream.RecvMsg(nil), io.EOF)
-		},
-		"by a refusal": func(t *testing.T, stream grpc.ClientStream) {
-			require.Equal(t, codes.ResourceExhausted, status.Code(stream.SendMsg("too much")))
-		},
-		"by sending": func(t *testing.T, stream grpc.ClientStream) {
-			require.ErrorIs(t, stream.SendMsg(nil), io.ErrUnexpectedEOF)
-		},
-		"by an error": func(t *testing.T, stream grpc.ClientStream) {
-			require.NoError(t, stream.CloseSend())
-			require.Error(t, limitertest.Second(stream.Header()))
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var given func() error
-			interceptor := grpclimit.New(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(), cost).StreamClient()
-			stream, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, idle, method,
-				func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
-					given = ctx.Err
-					if end == nil {
-						return nil, io.ErrUnexpectedEOF
-					}
-					return endedStream{}, nil
-				})
-			if end == nil {
-				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			} else {
-				require.NoError(t, err)
-				require.NoError(t, given())
-				end(t, stream)
-			}
-			assert.Error(t, given())
-		})
-	}
+	type ending = func(stream grpc.ClientStream) error
+	limitertest.Each(t, map[string]ending{
+		"not open":      nil,
+		"by the server": func(stream grpc.ClientStream) error { return stream.RecvMsg(nil) },
+		"by a refusal":  func(stream grpc.ClientStream) error { return stream.SendMsg("too much") },
+		"by sending":    func(stream grpc.ClientStream) error { return stream.SendMsg(nil) },
+		"by an error":   func(stream grpc.ClientStream) error { return limitertest.Second(stream.Header()) },
+	}, func(t *testing.T, end ending) {
+		var given func() error
+		interceptor := grpclimit.New(middlewaretest.Budget(2, 0), grpclimit.WithPerMessage(), cost).StreamClient()
+		stream, err := interceptor(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, idle, method,
+			func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+				given = ctx.Err
+				if end == nil {
+					return nil, io.ErrUnexpectedEOF
+				}
+				return endedStream{}, nil
+			})
+		if end != nil {
+			require.NoError(t, err)
+			require.NoError(t, given())
+			err = end(stream)
+		}
+		require.Error(t, err)
+		assert.Error(t, given())
+	})
 }
 
 // endedStream is a stream that ends at once.
 type endedStream struct{ grpc.ClientStream }
 
-func (endedStream) CloseSend() error             { return nil }
 func (endedStream) RecvMsg(any) error            { return io.EOF }
 func (endedStream) SendMsg(any) error            { return io.ErrUnexpectedEOF }
 func (endedStream) Header() (metadata.MD, error) { return nil, io.ErrUnexpectedEOF }
