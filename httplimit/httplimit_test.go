@@ -365,8 +365,6 @@ func TestLocalGivesBack(t *testing.T) {
 
 func TestLocalErrors(t *testing.T) {
 	t.Parallel()
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
 	for _, test := range []struct {
 		ctx     context.Context
 		limiter limit.Limiter
@@ -380,7 +378,7 @@ func TestLocalErrors(t *testing.T) {
 		{t.Context(), httplimit.Local(1, time.Minute), -1, limit.ErrInvalidPermits},
 		{t.Context(), httplimit.Local(1, time.Minute), 2, limit.ErrPermitsExceedRate},
 		{t.Context(), httplimit.Local(1, time.Minute), math.MaxInt64, limit.ErrPermitsExceedRate},
-		{gone, httplimit.Local(1, time.Minute), 1, context.Canceled},
+		{limitertest.EndedContext(t), httplimit.Local(1, time.Minute), 1, context.Canceled},
 	} {
 		_, err := test.limiter.Take(test.ctx, "a", test.n)
 		assert.ErrorIs(t, err, test.want)

@@ -444,8 +444,7 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 				assert.Equal(t, 300*time.Millisecond, took.Truncate(100*time.Millisecond), name)
 			}
 			time.AfterFunc(200*time.Millisecond, func() { assert.NoError(t, resp.Body.Close()) })
-			took, err = send(t.Context(), t, transport, api)
-			require.NoError(t, err)
+			took = fetch(t, transport, api)
 			assert.Equal(t, 200*time.Millisecond, took.Truncate(100*time.Millisecond), name)
 			assert.EqualValues(t, 1, freeOf(t, places, "places:api.example.org"))
 		})
@@ -454,8 +453,7 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waits := oneByOneReserver{&middlewaretest.Reserver{Fake: grants()}}
 		transport := httplimit.NewTransport(answers(http.StatusOK), httplimit.Policy{Limiter: waits, InFlight: true})
-		_, err := send(t.Context(), t, transport, api)
-		require.NoError(t, err)
+		fetch(t, transport, api)
 		assert.Equal(t, []int64{0}, waits.Settled)
 	})
 }

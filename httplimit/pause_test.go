@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -208,8 +209,7 @@ func TestTransport_ForgetsThePausesThatEndFirst(t *testing.T) {
 			if i < long {
 				after = "60"
 			}
-			_, err := send(t.Context(), t, transport, host(i)+after)
-			require.NoError(t, err)
+			fetch(t, transport, host(i)+after)
 		}
 		assert.Equal(t, long, paused(0, long))
 		time.Sleep(59 * time.Second)
@@ -270,10 +270,15 @@ func program(t testing.TB, rdb redistest.Client, base http.RoundTripper, opts ..
 	return transport
 }
 
-func fetch(t testing.TB, transport http.RoundTripper, path string) {
+// fetch sends a request that must pass, of a path of one upstream or a whole URL, and returns how long that took.
+func fetch(t testing.TB, transport http.RoundTripper, url string) time.Duration {
 	t.Helper()
-	_, err := send(t.Context(), t, transport, "http://api.example.org"+path)
+	if strings.HasPrefix(url, "/") {
+		url = "http://api.example.org" + url
+	}
+	took, err := send(t.Context(), t, transport, url)
 	assert.NoError(t, err)
+	return took
 }
 
 // What one program hears holds within a second in one that sends all the time, and at once in one that starts.

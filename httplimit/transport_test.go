@@ -141,8 +141,7 @@ func TestTransport_ReturnsBaseResponseAndErrors(t *testing.T) {
 	server := httptest.NewServer(hello)
 	t.Cleanup(server.Close)
 	limiter := grants()
-	_, err := send(t.Context(), t, httplimit.NewTransport(nil, limiter), server.URL)
-	require.NoError(t, err, "a nil base is http.DefaultTransport")
+	fetch(t, httplimit.NewTransport(nil, limiter), server.URL)
 	for _, r := range []*http.Request{{}, {URL: newRequest(t).URL}} {
 		_, err := httplimit.NewTransport(nil, limiter).RoundTrip(r) //nolint:bodyclose // it fails
 		require.Error(t, err, "base says what is wrong with it")
@@ -306,12 +305,10 @@ func TestTransportHeedsWhatUpstreamsSay(t *testing.T) {
 			transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
 				return map[bool]roundTripper{true: stops, false: answers(200)}[r.URL.Path == "/items"](r)
 			}), limiter, c.opts...)
-			took, err := send(t.Context(), t, transport, api)
-			require.NoError(t, err)
-			assert.Zero(t, took)
+			assert.Zero(t, fetch(t, transport, api))
 			if c.want > 0 {
 				ctx, cancel := context.WithTimeout(t.Context(), c.want)
-				_, err = send(ctx, t, transport, api+"/other")
+				_, err := send(ctx, t, transport, api+"/other")
 				cancel()
 				no := notSent(t, err)
 				assert.Equal(t, []any{"upstream:api.example.org", true, c.want}, []any{no.Key, no.Paused, no.RetryAfter}, name)
@@ -319,12 +316,8 @@ func TestTransportHeedsWhatUpstreamsSay(t *testing.T) {
 				require.ErrorContains(t, err, "an upstream stops for "+c.want.String())
 				assert.Len(t, limiter.Asked(), 1, "nothing is taken before")
 			}
-			took, err = send(t.Context(), t, transport, "http://other.example.org/a")
-			require.NoError(t, err)
-			assert.Zero(t, took, name)
-			took, err = send(t.Context(), t, transport, api+"/other")
-			require.NoError(t, err)
-			assert.Equal(t, c.want, took, name)
+			assert.Zero(t, fetch(t, transport, "http://other.example.org/a"), name)
+			assert.Equal(t, c.want, fetch(t, transport, api+"/other"), name)
 		})
 	}
 }
@@ -455,8 +448,7 @@ func TestTransport_IsNotRefusedByAServerOfThisModule(t *testing.T) {
 		}), says(limit.Decision{Granted: true, Limit: 100}, nil))
 		start := time.Now()
 		for range 20 {
-			_, err := send(t.Context(), t, transport, api)
-			require.NoError(t, err)
+			fetch(t, transport, api)
 		}
 		assert.Zero(t, refused)
 		assert.Equal(t, 30*time.Second, time.Since(start))
@@ -530,18 +522,15 @@ func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
 		}
 		for later := range 10 { // some are under way a second after they began to wait
 			url := fmt.Sprintf("http://api%d.example.org", later)
-			_, err := send(t.Context(), t, transport(), url)
-			require.NoError(t, err)
+			fetch(t, transport(), url)
 			time.Sleep(time.Duration(later) * 5 * ms)
-			_, err = send(t.Context(), t, transport(), url)
-			require.NoError(t, err, "%d", later)
+			fetch(t, transport(), url)
 		}
 
 		for url, opts := range map[string][]httplimit.Option{
 			"http://a.example.org": nil, "http://b.example.org": {httplimit.WithWait(10 * time.Second)},
 		} {
-			_, err := send(t.Context(), t, transport(), url)
-			require.NoError(t, err)
+			fetch(t, transport(), url)
 			silent := time.AfterFunc(500*ms, func() { takes.Store(int64(5 * time.Second)) })
 			took, err := send(t.Context(), t, transport(opts...), url)
 			require.ErrorIs(t, err, limit.ErrUnavailable)

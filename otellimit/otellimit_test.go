@@ -26,6 +26,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/otellimit"
@@ -313,11 +314,9 @@ func TestObserver_RealClient(t *testing.T) {
 		c := newCollector()
 		limiter := rratelimiter.New(rdb, rratelimiter.WithObserver(c)).RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))
 		for range 5 {
-			_, err := limiter.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Second(limiter.TryAcquire(t.Context(), 1, 0)))
 		}
-		_, err := limiter.TryAcquire(t.Context(), 3, 0)
-		require.ErrorIs(t, err, rratelimiter.ErrPermitsExceedRate)
+		require.ErrorIs(t, limitertest.Second(limiter.TryAcquire(t.Context(), 3, 0)), rratelimiter.ErrPermitsExceedRate)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { assert.ErrorIs(t, limiter.Acquire(ctx, 1), context.Canceled) }()

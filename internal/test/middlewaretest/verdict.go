@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -254,12 +255,10 @@ func (k Kind[O, K]) settleAsking(ctx context.Context, t *testing.T, c asking[O],
 
 // One that leaves while the program's functions are asked gets no answer, and no one is to blame.
 func (k Kind[O, K]) testGone(t *testing.T) {
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
 	for _, opt := range []O{k.WithCost(0, context.Canceled), k.WithKey(k.Text("", context.Canceled))} {
 		limiter := Grants()
 		r := k.rig(t, limiter, opt)
-		assert.Equal(t, Gone, r.handle(gone, "").Verdict)
+		assert.Equal(t, Gone, r.handle(limitertest.EndedContext(t), "").Verdict)
 		r.errs.Check(t)
 		assert.Empty(t, limiter.Asked())
 	}
