@@ -264,12 +264,16 @@ func TestKeyFunctions(t *testing.T) {
 	}
 	bad := grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129})
 	within := func(ctx context.Context, call grpclimit.Call) (string, error) { return bad(ctx, call) }
-	for kind, made := range interceptors { // a client has no peer yet
+	for kind, made := range interceptors {
+		ctx := t.Context()
+		if strings.HasSuffix(kind, "client") { // it has no peer yet, though the call that it is part of may
+			ctx = peer.NewContext(ctx, &peer.Peer{Addr: proxy})
+		}
 		for _, c := range []struct {
 			key  grpclimit.KeyFunc
 			want codes.Code
 		}{{peerOnly, codes.Unavailable}, {ip, codes.Unavailable}, {within, codes.Internal}} {
-			err := made(grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(c.key)))(t.Context(), func() error { return nil })
+			err := made(grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(c.key)))(ctx, func() error { return nil })
 			assert.Equal(t, c.want, status.Code(err), kind)
 		}
 	}
