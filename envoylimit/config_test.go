@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 // parsed returns the configuration of one file.
@@ -26,7 +28,7 @@ func limits(lines ...string) string {
 
 func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct{ text, want string }{
+	limitertest.Each(t, map[string]mistake{
 		// What envoyproxy/ratelimit refuses too.
 		"BadYAML":            {"'''", "web.yaml:1: found unexpected end of stream"},
 		"BadYAMLLater":       {"domain: web\ndescriptors:\n- key: [", "web.yaml:3: "},
@@ -93,25 +95,21 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"ShareOfOpen":        {"domain: web\nfailure: open\nshare: 0.5", "web.yaml:3: share is for failure: local"},
 		"LargeShare":         {"domain: web\nfailure: local\nshare: 2", "web.yaml:3: share is not above 0"},
 		"UnknownHash":        {"domain: web\nhash: key", `web.yaml:2: hash is "key"`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := Parse([]File{{"web.yaml", []byte(tc.text)}})
-			require.Error(t, err)
-			assert.Contains(t, "\n"+err.Error(), tc.want)
-			for line := range strings.Lines(err.Error()) {
-				assert.Regexp(t, `^web\.yaml:\d+: `, line)
-			}
-		})
-	}
-}
-
-// What follows from a mistake is not reported as another.
-func TestParse_SaysANumberIsWrongOnce(t *testing.T) {
-	t.Parallel()
+	}, func(t *testing.T, m mistake) {
+		_, err := Parse([]File{{"web.yaml", []byte(m.text)}})
+		require.Error(t, err)
+		assert.Contains(t, "\n"+err.Error(), m.want)
+		for line := range strings.Lines(err.Error()) {
+			assert.Regexp(t, `^web\.yaml:\d+: `, line)
+		}
+	})
+	// What follows from a mistake is not reported as another.
 	_, err := Parse([]File{{"web.yaml", []byte(limits("unit: day", "requests_per_unit: -1"))}})
 	require.EqualError(t, err, `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`)
 }
+
+// mistake is a file, and what is said of it.
+type mistake struct{ text, want string }
 
 func TestParse_SeveralFiles(t *testing.T) {
 	t.Parallel()
