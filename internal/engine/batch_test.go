@@ -63,16 +63,6 @@ func drawRequests(t *rapid.T) (requests []drawn) {
 	return requests
 }
 
-func batchOf(t *rapid.T, requests []drawn) *batch {
-	b := newTestBatch()
-	for _, w := range requests {
-		if !b.add(newTestRequest(w.permits), w.inLine) {
-			t.Fatalf("a batch of %d requests does not hold one more", len(b.requests))
-		}
-	}
-	return b
-}
-
 // told is the part of the answer to one request that the tests compare.
 type told struct {
 	granted, exceeds, unasked bool
@@ -102,18 +92,6 @@ func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken in
 		answers = append(answers, a)
 	}
 	return answers, taken
-}
-
-func toldBy(answers []lane.Result) []told {
-	var all []told
-	for _, a := range answers {
-		all = append(all, told{
-			granted:   a.Decision.Granted,
-			exceeds:   a.Exceeds,
-			remaining: a.Decision.Remaining,
-		})
-	}
-	return all
 }
 
 // Leaked permits are looked for once an interval, and an interval may end after the last time that
@@ -150,7 +128,12 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 			}
 		}
 
-		b := batchOf(t, requests)
+		b := newTestBatch()
+		for _, w := range requests {
+			if !b.add(newTestRequest(w.permits), w.inLine) {
+				t.Fatalf("a batch of %d requests does not hold one more", len(b.requests))
+			}
+		}
 		b.queue = &queue{engine: e, of: l}
 		b.limiter, b.fallback = l, l.Fallback
 		b.figures = rapid.Bool().Draw(t, "figures")
@@ -188,7 +171,11 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 			if len(b.requests) > 1 || b.figures {
 				assert.Equal(t, rate-inUse, o.Free, "free")
 			}
-			assert.Equal(t, want, toldBy(b.Results(nil, o)))
+			var got []told
+			for _, a := range b.Results(nil, o) {
+				got = append(got, told{granted: a.Decision.Granted, exceeds: a.Exceeds, remaining: a.Decision.Remaining})
+			}
+			assert.Equal(t, want, got)
 		}
 	})
 }

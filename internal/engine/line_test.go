@@ -99,11 +99,6 @@ type farTest struct {
 	run  func(t *testing.T, e *far)
 }
 
-func onFars(t *testing.T, all map[string]farTest) {
-	t.Helper()
-	each(t, all, func(t *testing.T, test farTest) { onFar(t, test.most, test.trip, test.run) })
-}
-
 // each runs test for each row, as a parallel subtest.
 func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
 	t.Helper()
@@ -202,7 +197,7 @@ var farTests = map[string]farTest{
 
 func TestFarEngine(t *testing.T) {
 	t.Parallel()
-	onFars(t, farTests)
+	each(t, farTests, func(t *testing.T, test farTest) { onFar(t, test.most, test.trip, test.run) })
 }
 
 // Nothing is sent for those who leave while they gather: one of three, or all.

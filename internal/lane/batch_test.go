@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -269,7 +270,7 @@ type rider struct {
 
 func (r *rider) Prepare(c *lane.Call) {
 	if r.goes {
-		c.Call = script.Call{Script: incr, Keys: script.KeysOf("riders"), Args: script.Constant{}, Repeat: true}
+		c.Call = script.Call{Script: limitertest.Incr, Keys: script.KeysOf("riders"), Args: script.Constant{}, Repeat: true}
 	}
 }
 

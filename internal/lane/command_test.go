@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -26,7 +27,7 @@ import (
 
 // commandOf is a call that adds one to a key.
 func commandOf(i int) *script.Call {
-	return &script.Call{Script: incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
+	return &script.Call{Script: limitertest.Incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
 // commands starts so many, which must be answered.
@@ -218,7 +219,7 @@ var commandTests = map[string]rigTest{
 	"that only read are no unknown outcome": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
 		read := func(ctx context.Context, i int) error {
-			_, err := r.lanes.Read(ctx, incr, script.KeysOf(keyOf(i)))
+			_, err := r.lanes.Read(ctx, limitertest.Incr, script.KeysOf(keyOf(i)))
 			assert.NotErrorIs(t, script.Outage(err), limit.ErrUnknownOutcome)
 			return err
 		}
@@ -329,7 +330,7 @@ func TestBatch_OfAKeyIsBounded(t *testing.T) {
 // A call of several steps has the time of a call once more when a step is answered, also while the next is refused.
 func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 	t.Parallel()
-	steps := newScript("if ARGV[1] == '' then return {'again', 'next'} end return 7")
+	steps := limitertest.NewScript("if ARGV[1] == '' then return {'again', 'next'} end return 7")
 	onRig(t, conditions{}, 20, func(t *testing.T, r *rig) {
 		start := time.Now()
 		r.Fails = func(int, int) error {
@@ -337,7 +338,7 @@ func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 			case took == 0:
 				time.Sleep(800 * time.Millisecond)
 			case took < script.DefaultTimeout+500*time.Millisecond:
-				return answered("LOADING not yet")
+				return redistest.Answered("LOADING not yet")
 			}
 			return nil
 		}
@@ -384,7 +385,7 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 		sent         int
 	}{{true, true, 2}, {true, false, 1}, {false, true, 1}} {
 		onRig(t, conditions{held: true}, 2, func(t *testing.T, r *rig) {
-			r.Fails = func(int, int) error { return answered("LOADING not yet") }
+			r.Fails = func(int, int) error { return redistest.Answered("LOADING not yet") }
 			ctx, cancel := context.WithCancel(t.Context())
 			var told atomic.Int32
 			c := &lane.Call{Call: *commandOf(0)}

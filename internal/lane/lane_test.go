@@ -9,12 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -83,18 +81,11 @@ func TestFlight(t *testing.T) {
 	onRigs(t, flightTests)
 }
 
-// answered is an error that Redis answered.
-type answered string
-
-func (a answered) Error() string { return string(a) }
-
-func (answered) RedisError() {}
-
 // A pipeline that fails before it is sent, for example by a hook, leaves no
 // command without an error. What a server answered to another command is no answer to it.
 func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []error{errors.New("not today"), answered("READONLY not today"), answered("NOSCRIPT not today")} {
+	for _, failure := range []error{errors.New("not today"), redistest.Answered("READONLY not today"), redistest.Answered("NOSCRIPT not today")} {
 		onRig(t, conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 			r.Fails = func(_, scripts int) error {
 				if scripts == 1 {
@@ -244,14 +235,14 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 
 // many answers each part of a joint call with its number, 0 for those that must wait, or fails
 // as a whole.
-var many = newScript(`
+var many = limitertest.NewScript(`
 if ARGV[3] == 'fail' then return redis.error_reply(ARGV[2] .. " told") end
 local answers = {}
 for i = 1, (#ARGV - 1) / 2 do answers[i] = tonumber(ARGV[2 * i + 1]) end
 return answers`)
 
 // echo is what many stands for.
-var echo = newScript("return {ARGV[1]}")
+var echo = limitertest.NewScript("return {ARGV[1]}")
 
 // joined makes calls while two are under way: those two go alone, and the others together. The
 // server knows echo, and if it is said their script.
@@ -348,7 +339,7 @@ func TestJointCalls_GoTogetherAgainAfterAnOutage(t *testing.T) {
 
 func TestEarlyJointCallsComeFirst(t *testing.T) {
 	t.Parallel()
-	order := newScript(`local all = {}
+	order := limitertest.NewScript(`local all = {}
 		for i = 1, (#ARGV - 1) / 2 do
 			all[i] = (i <= ARGV[1] + 0) == (ARGV[2 * i] % 2 == 1) and 1000 + ARGV[2 * i] or 0
 		end
@@ -364,13 +355,6 @@ func TestEarlyJointCallsComeFirst(t *testing.T) {
 	})
 }
 
-func newScript(source string) *lua.Script {
-	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash(), Word: redis.NewScript(source).Hash()}
-}
-
-// incr counts how often it has run, and answers that.
-var incr = newScript("return redis.call('INCR', KEYS[1])")
-
 // conditions say what becomes of round trips.
 type conditions struct {
 	trip   time.Duration
@@ -378,7 +362,7 @@ type conditions struct {
 	inline bool // callers who find the way free send by themselves
 }
 
-// A rig is a lane to a miniredis that knows incr.
+// A rig is a lane to a miniredis that knows limitertest.Incr.
 type rig struct {
 	*redistest.Trips
 	sync.WaitGroup // of callers
@@ -397,7 +381,7 @@ func newRig(t *testing.T, c conditions, pool int) *rig {
 		f.Hold = make(chan struct{}) // of the bubble
 	}
 	direct, m := redistest.Mini(t)
-	require.NoError(t, direct.ScriptLoad(t.Context(), incr.Source).Err())
+	require.NoError(t, direct.ScriptLoad(t.Context(), limitertest.Incr.Source).Err())
 	rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool, MaxConcurrentDials: 1, ContextTimeoutEnabled: c.inline})
 	rdb.AddHook(redistest.Hook(f.Send))
 	lanes := lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
@@ -442,7 +426,7 @@ func (r *rig) command(ctx context.Context, c *script.Call, then func(reply any, 
 // ask makes the call of a key.
 func (r *rig) ask(i int, call script.Call) (any, error) { return newAsk(keyOf(i), call).by(r) }
 
-// mustAsk makes a call of incr, of a key, which must be answered.
+// mustAsk makes a call of limitertest.Incr, of a key, which must be answered.
 func (r *rig) mustAsk(t *testing.T, i int) {
 	t.Helper()
 	_, err := r.ask(i, script.Call{})
@@ -460,7 +444,7 @@ type ask struct {
 func newAsk(key string, call script.Call) *ask {
 	a := &ask{done: make(chan struct{})}
 	if call.Script == nil {
-		call.Script = incr
+		call.Script = limitertest.Incr
 	}
 	if call.Args == nil {
 		call.Args = script.Constant{}

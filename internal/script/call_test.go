@@ -16,6 +16,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -32,7 +33,7 @@ const patientBackoff = 128 * time.Millisecond
 // it was replaced.
 func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
 	t.Parallel()
-	refused := answered("READONLY You can't write against a read only replica.")
+	refused := redistest.Answered("READONLY You can't write against a read only replica.")
 	for _, of := range []time.Duration{script.DefaultTimeout, 300 * time.Millisecond} {
 		virtual(t, meets(errHangs, refused, refused, nil), func(t *testing.T, s *scene) {
 			start := time.Now()
@@ -49,7 +50,7 @@ func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
 // though the client of go-redis is one that can't interrupt a read.
 func TestCall_EndsInTime(t *testing.T) {
 	t.Parallel()
-	refused := answered("LOADING Redis is loading the dataset in memory")
+	refused := redistest.Answered("LOADING Redis is loading the dataset in memory")
 	for name, wrap := range map[string]func(redistest.Client) script.Redis{
 		"Client":  func(rdb redistest.Client) script.Redis { return rdb },
 		"wrapped": func(rdb redistest.Client) script.Redis { return struct{ script.Redis }{rdb} },
@@ -80,7 +81,7 @@ func TestCall_EndsInTime(t *testing.T) {
 // A script that must be called again has its time from then on, and its token in each attempt.
 func TestCall_ContinuedHasNewTimeAndToken(t *testing.T) {
 	t.Parallel()
-	pages := newScript(`local n = redis.call('INCR', KEYS[1])
+	pages := limitertest.NewScript(`local n = redis.call('INCR', KEYS[1])
 if n == 6 then return {ARGV[1], ARGV[2]} end
 return {'again', 'token' .. n, n}`)
 	virtual(t, func(attempt int) error {
@@ -189,7 +190,7 @@ func TestIntegers_AreAllAndEnough(t *testing.T) {
 
 func TestCall_ReportsRepeatedToken(t *testing.T) {
 	t.Parallel()
-	pages := newScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
+	pages := limitertest.NewScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
 return 'done'`)
 	var tokens []string
 	var repeated []bool

@@ -18,19 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
-
-// incr counts how often it has run, and answers that.
-var incr = newScript("return redis.call('INCR', KEYS[1])")
-
-func newScript(source string) *lua.Script {
-	return &lua.Script{Name: "test", Source: source, SHA: redis.NewScript(source).Hash(), Word: redis.NewScript(source).Hash()}
-}
 
 // errHangs is a fault: no answer comes while one is waited for.
 var errHangs = errors.New("hangs")
@@ -80,13 +72,13 @@ func meets(faults ...error) func(attempt int) error {
 // what reads.
 var calls = map[string]func(ctx context.Context, on *lane.Lanes) (any, error){
 	"once": func(ctx context.Context, on *lane.Lanes) (any, error) {
-		return on.Once(ctx, incr, script.KeysOf("key"))
+		return on.Once(ctx, limitertest.Incr, script.KeysOf("key"))
 	},
 	"repeat": func(ctx context.Context, on *lane.Lanes) (any, error) {
 		return repeatOn(ctx, on, time.Time{}, func(all []any, _ script.Attempt) []any { return all })
 	},
 	"read": func(ctx context.Context, on *lane.Lanes) (any, error) {
-		return on.Read(ctx, incr, script.KeysOf("key"))
+		return on.Read(ctx, limitertest.Incr, script.KeysOf("key"))
 	},
 }
 
@@ -97,7 +89,7 @@ func runner(rdb script.Redis, timeout time.Duration) *lane.Lanes {
 }
 
 func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.ArgumentsFunc) (any, error) {
-	call := script.Call{Script: incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Since: since}
+	call := script.Call{Script: limitertest.Incr, Keys: script.KeysOf("key"), Repeat: true, Args: args, Since: since}
 	return to.Run(ctx, &call)
 }
 
@@ -106,7 +98,7 @@ func TestNoScript(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		// A script of its own: the server remembers it for all tests.
 		key := redistest.Name(t)
-		own := newScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
+		own := limitertest.NewScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
 		var sent redistest.List[string]
 		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 			if name := cmds[0].Name(); strings.HasPrefix(name, "eval") {
@@ -135,12 +127,12 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	plain := server.Client(t, nil)
-	require.NoError(t, plain.ScriptLoad(t.Context(), incr.Source).Err())
+	require.NoError(t, plain.ScriptLoad(t.Context(), limitertest.Incr.Source).Err())
 	pipelined := func(others ...string) func(rdb redistest.Client, key string) error {
 		return func(rdb redistest.Client, key string) error {
 			pipe := rdb.Pipeline()
 			for _, other := range append(others, "") {
-				require.NoError(t, pipe.Process(t.Context(), script.NewCommand(t.Context(), []any{"evalsha", incr.SHA, 1, key + other}, 3)))
+				require.NoError(t, pipe.Process(t.Context(), script.NewCommand(t.Context(), []any{"evalsha", limitertest.Incr.SHA, 1, key + other}, 3)))
 			}
 			_, err := pipe.Exec(t.Context())
 			return err
@@ -148,7 +140,7 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	}
 	for name, send := range map[string]func(rdb redistest.Client, key string) error{
 		"alone": func(rdb redistest.Client, key string) error {
-			_, err := newConn(rdb).Once(t.Context(), incr, script.KeysOf(key))
+			_, err := newConn(rdb).Once(t.Context(), limitertest.Incr, script.KeysOf(key))
 			return err
 		},
 		"in a pipeline":           pipelined(),
@@ -201,26 +193,19 @@ func TestGoRedisRepeatsByItself(t *testing.T) {
 	})
 }
 
-// answered is an error that the server answers.
-type answered string
-
-func (a answered) Error() string { return string(a) }
-
-func (answered) RedisError() {}
-
 func TestRefusedUnrunIsRepeated(t *testing.T) {
 	t.Parallel()
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, refusal := range []error{
-		answered("LOADING Redis is loading the dataset in memory"),
-		answered("READONLY You can't write against a read only replica."),
-		answered("CLUSTERDOWN The cluster is down"),
-		answered("TRYAGAIN Multiple keys request during rehashing of slot"),
-		answered("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
-		answered("NOREPLICAS Not enough good replicas to write."),
-		answered("BUSY Redis is busy running a script."),
-		answered("ERR max number of clients reached"),
-		answered("ERR max number of clients + cluster connections reached"),
+		redistest.Answered("LOADING Redis is loading the dataset in memory"),
+		redistest.Answered("READONLY You can't write against a read only replica."),
+		redistest.Answered("CLUSTERDOWN The cluster is down"),
+		redistest.Answered("TRYAGAIN Multiple keys request during rehashing of slot"),
+		redistest.Answered("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+		redistest.Answered("NOREPLICAS Not enough good replicas to write."),
+		redistest.Answered("BUSY Redis is busy running a script."),
+		redistest.Answered("ERR max number of clients reached"),
+		redistest.Answered("ERR max number of clients + cluster connections reached"),
 		dial, fmt.Errorf("wrapped: %w", dial), redis.ErrPoolTimeout, redis.ErrPoolExhausted,
 	} {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -264,8 +249,8 @@ func TestCall_ExpiredNamesLastAttempt(t *testing.T) {
 	_, err := call.Outcome()
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	refusal := answered("READONLY You can't write against a read only replica.")
-	call = script.Call{Script: incr, Keys: script.KeysOf("key")}
+	refusal := redistest.Answered("READONLY You can't write against a read only replica.")
+	call = script.Call{Script: limitertest.Incr, Keys: script.KeysOf("key")}
 	conn := script.NewConn(rdb, time.Hour)
 	call.Begin(conn)
 	done, _ := call.Ended(conn, nil, refusal)
@@ -285,14 +270,14 @@ func TestFaults(t *testing.T) {
 		want, never errs // what the error is and is not; without want the script is answered
 		least, most int  // attempts
 	}
-	refused, noPermission := answered("READONLY You can't write against a read only replica."), answered("NOPERM No permissions to access a key")
+	refused, noPermission := redistest.Answered("READONLY You can't write against a read only replica."), redistest.Answered("NOPERM No permissions to access a key")
 	rows := map[string]row{}
 	for _, text := range []string{
 		"NOTINIT no rate is set", "CORRUPT 1 rate is missing", "WRONGTYPE Operation against a key", "OOM command not allowed",
 		"ERR unknown command", "NOAUTH Authentication required.", "NOPERM no permissions", "CROSSSLOT Keys in request",
 		"ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value",
 	} {
-		rows["read, "+text] = row{"read", errs{answered(text)}, errs{answered(text)}, errs{script.ErrLost}, 1, 1}
+		rows["read, "+text] = row{"read", errs{redistest.Answered(text)}, errs{redistest.Answered(text)}, errs{script.ErrLost}, 1, 1}
 	}
 	maps.Copy(rows, map[string]row{
 		"once, EVAL is lost": {"once", errs{nil, io.EOF}, errs{script.ErrLost, io.EOF}, nil, 2, 2},
@@ -342,7 +327,7 @@ func TestFaults(t *testing.T) {
 
 func TestRepeatTellsTheAge(t *testing.T) {
 	t.Parallel()
-	refused := answered("BUSY Redis is busy running a script.")
+	refused := redistest.Answered("BUSY Redis is busy running a script.")
 	fault := meets(nil, refused, io.EOF, refused, io.EOF, nil)
 	const step = 300 * time.Millisecond
 	virtual(t, func(attempt int) error {
@@ -369,7 +354,7 @@ func TestRepeatTellsTheAge(t *testing.T) {
 
 func TestContextEndsTheRepeating(t *testing.T) {
 	t.Parallel()
-	refused := answered("LOADING Redis is loading the dataset in memory")
+	refused := redistest.Answered("LOADING Redis is loading the dataset in memory")
 	for _, fault := range []error{refused, io.EOF} {
 		var end context.CancelFunc
 		virtual(t, func(int) error {
@@ -417,6 +402,6 @@ func TestCode(t *testing.T) {
 		"ERR Error compiling script (new function): :59: " + wrong +
 			" stack traceback:  [G]: in function 'call'  :59: in main chunk  [G]: ?": "WRONGTYPE",
 	} {
-		assert.Equal(t, want, script.Code(answered(text)), text)
+		assert.Equal(t, want, script.Code(redistest.Answered(text)), text)
 	}
 }

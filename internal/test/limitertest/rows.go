@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -217,3 +218,12 @@ func (r *Recorder) Callers(limiter string) (all []int) {
 	}
 	return all
 }
+
+// NewScript returns a script of a test's own.
+func NewScript(source string) *lua.Script {
+	sha := redis.NewScript(source).Hash()
+	return &lua.Script{Name: "test", Source: source, SHA: sha, Word: sha}
+}
+
+// Incr is a script that counts how often it has run, and answers that.
+var Incr = NewScript("return redis.call('INCR', KEYS[1])")

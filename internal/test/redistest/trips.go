@@ -105,3 +105,11 @@ func (f *Trips) Most() int {
 	defer f.mu.Unlock()
 	return f.most
 }
+
+// Answered is an error that Redis answered.
+type Answered string
+
+func (a Answered) Error() string { return string(a) }
+
+// RedisError says that it is one.
+func (Answered) RedisError() {}
