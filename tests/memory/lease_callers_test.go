@@ -313,23 +313,33 @@ var keyedCalls = map[string]func(ctx context.Context, l *rratelimiter.KeyedLimit
 func TestLease_ServesEveryCall(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, keyedCalls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
-		limitertest.Bubbles(t, map[string][]rratelimiter.LimiterOption{
-			"plain": nil, "in shadow": {rratelimiter.WithShadow()},
-			"with a policy":            {rratelimiter.WithFailure(limit.FailOpen())},
-			"with refusals remembered": {rratelimiter.WithRefusalCache()},
-		}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
-			s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 3, append(opts, limitertest.Ahead(0))...)
-			for range 300 {
-				granted, err := call(t.Context(), s.keyed)
-				require.NoError(t, err)
-				require.True(t, granted)
+		type row struct {
+			kind rratelimiter.RateType
+			opts []rratelimiter.LimiterOption
+		}
+		limitertest.Bubbles(t, map[string]row{
+			"plain": {}, "PerClient": {kind: rratelimiter.PerClient},
+			"in shadow":                {opts: []rratelimiter.LimiterOption{rratelimiter.WithShadow()}},
+			"with a policy":            {opts: []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailOpen())}},
+			"with refusals remembered": {opts: []rratelimiter.LimiterOption{rratelimiter.WithRefusalCache()}},
+		}, func(t *testing.T, row row) {
+			cfg := rratelimiter.Config{Type: row.kind, Rate: 10_000, Interval: time.Minute}
+			s := newKeyedScene(t, cfg, 3, append(row.opts, limitertest.Ahead(0))...)
+			for i := range 300 {
+				ctx := t.Context()
+				if i%2 == 0 {
+					ctx = context.WithoutCancel(ctx)
+				}
+				require.NoError(t, limitertest.Granted(call(ctx, s.keyed)))
 			}
 			assert.Less(t, s.Sent.Scripts(), 25)
 			synctest.Wait()
-			assert.Greater(t, limitertest.InUse(t, s.Mini, limitertest.KeysOf(s.RateLimiter).Permits), int64(300), "there is a lease")
+			assert.Less(t, limitertest.Available(t, s.RateLimiter), int64(10_000-300), "there is a lease")
 			s.keyed = nil
 			s.Until(4 * time.Second)
-			s.CheckInUse(t, 10_000, 300)
+			assert.EqualValues(t, 10_000-300, limitertest.Available(t, s.RateLimiter))
+			keys := limitertest.LimiterKeys(t, s.Mini, s.Name())
+			assert.EqualValues(t, 300, limitertest.InUse(t, s.Mini, keys[len(keys)-2]), "of all clients, or the client's own")
 		})
 	})
 }

@@ -98,36 +98,6 @@ func (s *scene) inUse(t *testing.T) int64 {
 	return limitertest.InUse(t, s.Mini, limitertest.KeysOf(s.RateLimiter).Permits)
 }
 
-func TestLeaseSparesRoundTrips(t *testing.T) {
-	t.Parallel()
-	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
-		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-			sent := limitertest.CountCommands(rdb)
-			id := rratelimiter.WithClientID("one")
-			client := limitertest.NewClient(t, rdb, id)
-			l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0),
-				rratelimiter.WithDefault(rratelimiter.Config{Type: kind, Rate: 100_000, Interval: time.Hour}))
-			for i := range 5000 {
-				ctx := t.Context()
-				if i%2 == 0 {
-					ctx = context.WithoutCancel(ctx)
-				}
-				if i%3 == 0 {
-					require.NoError(t, l.Acquire(ctx, 1))
-					continue
-				}
-				ok, err := l.TryAcquire(ctx, 1, time.Duration(i%2)*time.Minute)
-				require.NoError(t, err)
-				require.True(t, ok)
-			}
-			assert.Less(t, sent.Total(), 30)
-			require.NoError(t, client.Close(t.Context()))
-			again := limitertest.NewClient(t, rdb, id).RateLimiter(l.Name())
-			assert.EqualValues(t, 95_000, limitertest.Available(t, again), "the rest went back")
-		})
-	})
-}
-
 func TestLeaseEndsAndGivesBack(t *testing.T) {
 	t.Parallel()
 	type row struct{ given, life time.Duration }

@@ -424,25 +424,6 @@ var lineScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
 		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
 	}},
-	"waiters of different limiters do not meet": {Cfg: limitertest.Every(1, time.Hour), Run: func(t *testing.T, s *limitertest.Scene) {
-		limitertest.MustAcquire(t, s.Other, 1)
-		waiting := s.StartAcquire(t.Context(), 1)
-		free := limitertest.ByDefault(s.Client, s.Name()+":free", limitertest.Every(1, time.Hour))
-		assert.Equal(t, "true at 0s", s.Go(func() (bool, error) { return free.TryAcquire(t.Context(), 1, forever) }).Outcome())
-		assert.Equal(t, "waits", waiting.Outcome())
-		s.Until(2 * time.Hour)
-		assert.Equal(t, "true at 1h0m0s", waiting.Outcome())
-	}},
-	// Two Clients on one Redis are closed one by one.
-	"Close of one Client leaves the other": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
-		limitertest.MustAcquire(t, s.Other, 1)
-		waits := s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) })
-		fails := s.StartAcquire(t.Context(), 1)
-		require.NoError(t, s.Client.Close(t.Context()))
-		s.Until(time.Minute)
-		fails.RequireEnd(t, rratelimiter.ErrClosed, 0)
-		assert.Equal(t, "true at 1s", waits.Outcome())
-	}},
 }
 
 func TestLineScenes(t *testing.T) {
