@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -239,20 +238,6 @@ func TestReset_OfLeasesAndDefaults(t *testing.T) {
 		"by default": {cfg: every(3, hour), byDefault: true, everywhere: true, steps: []step{
 			does("Reset"), take(3), loseConfig, does("Reset"), take(3),
 		}},
-	})
-}
-
-func TestReset_WakesWaiters(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := limitertest.NewScene(t, every(3, hour))
-		limitertest.MustAcquire(t, s.RateLimiter, 3)
-		c := s.StartAcquire(t.Context(), 2)
-		s.Until(time.Second)
-		require.NoError(t, s.Reset(t.Context()))
-		synctest.Wait()
-		assert.Equal(t, "true at 1s", c.Outcome())
-		assert.EqualValues(t, 1, limitertest.Available(t, s.RateLimiter))
 	})
 }
 

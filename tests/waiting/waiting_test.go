@@ -95,6 +95,7 @@ func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 	keep := rratelimiter.KeepState()
 	limitertest.Each(t, map[string]row{
 		"Release":                 {limitertest.Release(1), "true at 300ms"},
+		"Reset":                   {freed["Reset"], "true at 300ms"},
 		"SetRate":                 {limitertest.SetRate(limitertest.Every(5, time.Second)), "true at 300ms"},
 		"SetRate of another type": {limitertest.SetRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
 		"SetRate, KeepState":      {limitertest.SetRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
