@@ -261,14 +261,18 @@ var releaseTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 			return false, err
 		})
 		behind := s.StartTryAcquire(t.Context(), 2, 0)
-		assert.Equal(t, "waits", behind.Outcome())
+		other := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(100, time.Hour))
+		both := s.Go(func() (bool, error) {
+			return s.Client.TryAcquireAll(t.Context(), 0, limitertest.Claims(4, s.RateLimiter, other)...)
+		})
+		limitertest.CheckOutcome(t, "waits", behind, both)
 		s.Until(100 * ms)
 		leave()
-		assert.Equal(t, "true at 100ms", behind.Outcome())
+		limitertest.CheckOutcome(t, "true at 100ms", behind, both)
 		s.Until(200 * ms)
 		letGo()
 		assert.Equal(t, "true at 200ms", held.Outcome())
-		s.CheckInUse(t, 100, 1+2)
+		s.CheckInUse(t, 100, 1+2+4)
 	}},
 	// A Release waits for its own limiter's flights, and holds up no one else.
 	"a release waits for its limiter only": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {

@@ -272,31 +272,6 @@ func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	}
 }
 
-// An attempt waits for the Release that came before it, unless that one's caller has gone.
-func TestTryAcquireAll_GoesOnAfterCancelledRelease(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, f := limitertest.NewFamilyScene(t, limitertest.Every(9, time.Hour), limitertest.Every(9, time.Hour))
-		require.NoError(t, s.Mini.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
-		letGo := s.Hold(t, lua.AcquireAll, 1)
-		first := s.TryAll(t.Context(), f, 1, 0)
-		ctx, cancel := context.WithCancel(t.Context())
-		release := s.Go(func() (bool, error) { return false, f.Limiters[1].Release(ctx, 1) })
-		second := s.TryAll(t.Context(), f, 2, 0)
-		s.Until(100 * time.Millisecond)
-		assert.Equal(t, "waits", release.Outcome())
-		assert.Equal(t, "waits", second.Outcome())
-		cancel()
-		synctest.Wait()
-		release.RequireEnd(t, context.Canceled, 100*time.Millisecond)
-		assert.Equal(t, "true at 100ms", second.Outcome())
-		s.Until(200 * time.Millisecond)
-		letGo()
-		assert.Equal(t, "true at 200ms", first.Outcome())
-		s.CheckAll(t, f, []int64{9, 9}, []int64{3, 3})
-	})
-}
-
 // A member to give back is found by its id if others have shrunk it, however many newer members
 // come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
