@@ -338,7 +338,7 @@ func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 			case took == 0:
 				time.Sleep(800 * time.Millisecond)
 			case took < script.DefaultTimeout+500*time.Millisecond:
-				return redistest.Answered("LOADING not yet")
+				return redistest.AnswerError("LOADING not yet")
 			}
 			return nil
 		}
@@ -385,7 +385,7 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 		sent         int
 	}{{true, true, 2}, {true, false, 1}, {false, true, 1}} {
 		onRig(t, conditions{held: true}, 2, func(t *testing.T, r *rig) {
-			r.Fails = func(int, int) error { return redistest.Answered("LOADING not yet") }
+			r.Fails = func(int, int) error { return redistest.AnswerError("LOADING not yet") }
 			ctx, cancel := context.WithCancel(t.Context())
 			var told atomic.Int32
 			c := &lane.Call{Call: *commandOf(0)}

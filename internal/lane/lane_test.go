@@ -85,7 +85,7 @@ func TestFlight(t *testing.T) {
 // command without an error. What a server answered to another command is no answer to it.
 func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []error{errors.New("not today"), redistest.Answered("READONLY not today"), redistest.Answered("NOSCRIPT not today")} {
+	for _, failure := range []error{errors.New("not today"), redistest.AnswerError("READONLY not today"), redistest.AnswerError("NOSCRIPT not today")} {
 		onRig(t, conditions{held: true}, 1024, func(t *testing.T, r *rig) {
 			r.Fails = func(_, scripts int) error {
 				if scripts == 1 {

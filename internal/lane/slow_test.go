@@ -484,7 +484,7 @@ func TestReplicas_GrantCountsOnceTheyConfirmIt(t *testing.T) {
 		{int64(3), 0, ""},
 		{int64(1), 0, "1 of the 2 replicas"},
 		{"two", 0, "two of the 2 replicas"},
-		{redistest.Answered("ERR no"), 0, "WAIT failed: ERR no"},
+		{redistest.AnswerError("ERR no"), 0, "WAIT failed: ERR no"},
 		{errors.New("the answer was lost"), 0, "WAIT failed: the answer was lost"},
 		// A repeat finds what an earlier attempt was granted and writes nothing, so WAIT says nothing about it.
 		{int64(2), 2, "too often"},
@@ -524,7 +524,7 @@ func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 		asks(int64(2), 0)
 		asks(lost, 0)
 		asks(int64(1), 0, limit.ReplicasBehind)
-		asks(redistest.Answered("ERR no"), 900*time.Millisecond, limit.ReplicasBehind)
+		asks(redistest.AnswerError("ERR no"), 900*time.Millisecond, limit.ReplicasBehind)
 		asks(int64(2), 200*time.Millisecond, limit.ReplicasBehind)
 		asks(int64(2), 900*time.Millisecond, limit.ReplicasBehind, limit.ReplicasKeepUp)
 		asks(int64(2), time.Minute, limit.ReplicasBehind, limit.ReplicasKeepUp)

@@ -33,7 +33,7 @@ const patientBackoff = 128 * time.Millisecond
 // it was replaced.
 func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
 	t.Parallel()
-	refused := redistest.Answered("READONLY You can't write against a read only replica.")
+	refused := redistest.AnswerError("READONLY You can't write against a read only replica.")
 	for _, of := range []time.Duration{script.DefaultTimeout, 300 * time.Millisecond} {
 		virtual(t, meets(errHangs, refused, refused, nil), func(t *testing.T, s *scene) {
 			start := time.Now()
@@ -50,7 +50,7 @@ func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
 // though the client of go-redis is one that can't interrupt a read.
 func TestCall_EndsInTime(t *testing.T) {
 	t.Parallel()
-	refused := redistest.Answered("LOADING Redis is loading the dataset in memory")
+	refused := redistest.AnswerError("LOADING Redis is loading the dataset in memory")
 	for name, wrap := range map[string]func(redistest.Client) script.Redis{
 		"Client":  func(rdb redistest.Client) script.Redis { return rdb },
 		"wrapped": func(rdb redistest.Client) script.Redis { return struct{ script.Redis }{rdb} },

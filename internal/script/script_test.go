@@ -197,15 +197,15 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 	t.Parallel()
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, refusal := range []error{
-		redistest.Answered("LOADING Redis is loading the dataset in memory"),
-		redistest.Answered("READONLY You can't write against a read only replica."),
-		redistest.Answered("CLUSTERDOWN The cluster is down"),
-		redistest.Answered("TRYAGAIN Multiple keys request during rehashing of slot"),
-		redistest.Answered("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
-		redistest.Answered("NOREPLICAS Not enough good replicas to write."),
-		redistest.Answered("BUSY Redis is busy running a script."),
-		redistest.Answered("ERR max number of clients reached"),
-		redistest.Answered("ERR max number of clients + cluster connections reached"),
+		redistest.AnswerError("LOADING Redis is loading the dataset in memory"),
+		redistest.AnswerError("READONLY You can't write against a read only replica."),
+		redistest.AnswerError("CLUSTERDOWN The cluster is down"),
+		redistest.AnswerError("TRYAGAIN Multiple keys request during rehashing of slot"),
+		redistest.AnswerError("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
+		redistest.AnswerError("NOREPLICAS Not enough good replicas to write."),
+		redistest.AnswerError("BUSY Redis is busy running a script."),
+		redistest.AnswerError("ERR max number of clients reached"),
+		redistest.AnswerError("ERR max number of clients + cluster connections reached"),
 		dial, fmt.Errorf("wrapped: %w", dial), redis.ErrPoolTimeout, redis.ErrPoolExhausted,
 	} {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestCall_ExpiredNamesLastAttempt(t *testing.T) {
 	_, err := call.Outcome()
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	refusal := redistest.Answered("READONLY You can't write against a read only replica.")
+	refusal := redistest.AnswerError("READONLY You can't write against a read only replica.")
 	call = script.Call{Script: limitertest.Incr, Keys: script.KeysOf("key")}
 	conn := script.NewConn(rdb, time.Hour)
 	call.Begin(conn)
@@ -270,14 +270,14 @@ func TestFaults(t *testing.T) {
 		want, never errs // what the error is and is not; without want the script is answered
 		least, most int  // attempts
 	}
-	refused, noPermission := redistest.Answered("READONLY You can't write against a read only replica."), redistest.Answered("NOPERM No permissions to access a key")
+	refused, noPermission := redistest.AnswerError("READONLY You can't write against a read only replica."), redistest.AnswerError("NOPERM No permissions to access a key")
 	rows := map[string]row{}
 	for _, text := range []string{
 		"NOTINIT no rate is set", "CORRUPT 1 rate is missing", "WRONGTYPE Operation against a key", "OOM command not allowed",
 		"ERR unknown command", "NOAUTH Authentication required.", "NOPERM no permissions", "CROSSSLOT Keys in request",
 		"ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value",
 	} {
-		rows["read, "+text] = row{"read", errs{redistest.Answered(text)}, errs{redistest.Answered(text)}, errs{script.ErrLost}, 1, 1}
+		rows["read, "+text] = row{"read", errs{redistest.AnswerError(text)}, errs{redistest.AnswerError(text)}, errs{script.ErrLost}, 1, 1}
 	}
 	maps.Copy(rows, map[string]row{
 		"once, EVAL is lost": {"once", errs{nil, io.EOF}, errs{script.ErrLost, io.EOF}, nil, 2, 2},
@@ -327,7 +327,7 @@ func TestFaults(t *testing.T) {
 
 func TestRepeatTellsTheAge(t *testing.T) {
 	t.Parallel()
-	refused := redistest.Answered("BUSY Redis is busy running a script.")
+	refused := redistest.AnswerError("BUSY Redis is busy running a script.")
 	fault := meets(nil, refused, io.EOF, refused, io.EOF, nil)
 	const step = 300 * time.Millisecond
 	virtual(t, func(attempt int) error {
@@ -354,7 +354,7 @@ func TestRepeatTellsTheAge(t *testing.T) {
 
 func TestContextEndsTheRepeating(t *testing.T) {
 	t.Parallel()
-	refused := redistest.Answered("LOADING Redis is loading the dataset in memory")
+	refused := redistest.AnswerError("LOADING Redis is loading the dataset in memory")
 	for _, fault := range []error{refused, io.EOF} {
 		var end context.CancelFunc
 		virtual(t, func(int) error {
@@ -402,6 +402,6 @@ func TestCode(t *testing.T) {
 		"ERR Error compiling script (new function): :59: " + wrong +
 			" stack traceback:  [G]: in function 'call'  :59: in main chunk  [G]: ?": "WRONGTYPE",
 	} {
-		assert.Equal(t, want, script.Code(redistest.Answered(text)), text)
+		assert.Equal(t, want, script.Code(redistest.AnswerError(text)), text)
 	}
 }

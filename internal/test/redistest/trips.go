@@ -106,10 +106,10 @@ func (f *Trips) Most() int {
 	return f.most
 }
 
-// Answered is an error that Redis answered.
-type Answered string
+// AnswerError is an error that Redis answered.
+type AnswerError string
 
-func (a Answered) Error() string { return string(a) }
+func (a AnswerError) Error() string { return string(a) }
 
 // RedisError says that it is one.
-func (Answered) RedisError() {}
+func (AnswerError) RedisError() {}
