@@ -149,19 +149,14 @@ func TestWaitN_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(10, time.Minute)))
 		keyed := client.Keyed("user:", limitertest.Every(10, time.Minute))
-		for name, waitN := range map[string]func(permits int64) func(context.Context) error{
-			"orders": func(n int64) func(context.Context) error {
+		for _, l := range []*rratelimiter.RateLimiter{limitertest.ByDefault(client, "orders", limitertest.Every(10, time.Minute)), keyed.Limiter("ann")} {
+			waitN := func(n int64) func(context.Context) error {
 				return func(ctx context.Context) error { return l.WaitN(ctx, n) }
-			},
-			"user:ann": func(n int64) func(context.Context) error {
-				return func(ctx context.Context) error { return keyed.WaitN(ctx, "ann", n) }
-			},
-		} {
+			}
 			hopeless := func(within waited) {
 				require.ErrorIs(t, within.err, context.DeadlineExceeded)
-				assert.ErrorContains(t, within.err, `WaitN "`+name+`": fewer than 6 permits are free before the deadline, so many are in 1m0s`)
+				assert.ErrorContains(t, within.err, `WaitN "`+l.Name()+`": fewer than 6 permits are free before the deadline, so many are in 1m0s`)
 				assert.Less(t, within.took, time.Second/10)
 			}
 			require.NoError(t, waitN(5)(t.Context()))
@@ -178,6 +173,8 @@ func TestWaitN_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
 			assert.Equal(t, time.Minute, (<-first).took.Round(time.Second))
 		}
 		require.NoError(t, keyed.Wait(t.Context(), "bob"))
+		require.NoError(t, keyed.WaitN(t.Context(), "bob", 9))
+		require.ErrorIs(t, within(t, time.Second, func(ctx context.Context) error { return keyed.WaitN(ctx, "bob", 2) }).err, context.DeadlineExceeded)
 	})
 }
 
