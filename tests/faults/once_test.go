@@ -32,28 +32,29 @@ func TestVerb_HappensOnce(t *testing.T) {
 		for layout, versions := range layouts {
 			t.Run(cmp.Or(fault, "no fault")+", "+layout, func(t *testing.T) {
 				t.Parallel()
-				server := redistest.Shared(t)
-				var all sync.WaitGroup
-				for what, v := range verbs() {
-					for _, version := range versions {
-						if v.waits == (layout == "waiting") {
-							all.Go(func() { v.happensOnce(t, server, what+", "+version, fault, version) })
+				redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+					var all sync.WaitGroup
+					for what, v := range verbs() {
+						for _, version := range versions {
+							if v.waits == (layout == "waiting") {
+								all.Go(func() { v.happensOnce(t, rdb, what+", "+version, fault, version) })
+							}
 						}
 					}
-				}
-				all.Wait()
+					all.Wait()
+				})
 			})
 		}
 	}
 }
 
-func (v verb) happensOnce(t *testing.T, server *redistest.Server, what, fault, version string) {
+func (v verb) happensOnce(t *testing.T, rdb redistest.Client, what, fault, version string) {
 	lost := fault != "" && !slices.Contains(twice, fault)
 	brief := !strings.Contains(fault, "+") && (version == limitertest.MembersOf["D2 merged"] || version == limitertest.MembersOf["C"])
 	if lost && v.whole || v.brief && !brief || fault == "double, last" && shortIDs(version) {
 		return
 	}
-	w := v.wires(t, server, 10, version)
+	w := v.wires(t, rdb, 10, version)
 	w.runs = !v.once || fault != "cut"
 	call := v.begin(t, w)
 	w.take(t, v.inUse)
@@ -83,17 +84,11 @@ func (v verb) happensOnce(t *testing.T, server *redistest.Server, what, fault, v
 func TestSettle_RepeatAfterErrorChargesOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 1, 9, 20} {
-		eachLayout(t, fmt.Sprint(used), func(t *testing.T, version string) {
+		eachLayout(t, fmt.Sprint(used), func(t *testing.T, rdb redistest.Client, version string) {
 			for _, fault := range []redistest.Action{redistest.Cut, redistest.DropAnswer, redistest.Swallow, redistest.Late} {
-				var w *limitertest.Wire
-				var r *rratelimiter.Reservation
-				for err := rratelimiter.ErrUnavailable; err != nil; { // how long a machine may stall
-					w = limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false,
-						rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(500*time.Millisecond))
-					if r, err = w.Reserve(t.Context(), 4, 0); err != nil {
-						require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-					}
-				}
+				w := limitertest.NewWire(t, rdb, limitertest.Hourly(10), false,
+					rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(500*time.Millisecond))
+				r := limitertest.Reserve(t, w.RateLimiter, 4)
 				w.OnScript(func(s *lua.Script, _ int) redistest.Action {
 					if s == lua.SettleReservation {
 						return fault.When(w.Held)
@@ -136,10 +131,10 @@ func TestHold_RepeatComesWhenItIsOver(t *testing.T) {
 		if c.opts == nil || c.released == 6 {
 			continue // what was released can't be told then from what has run out: it is charged
 		}
-		eachLayout(t, what, func(t *testing.T, version string) {
+		eachLayout(t, what, func(t *testing.T, rdb redistest.Client, version string) {
 			for _, late := range []bool{false, true} {
 				v := c.settles()
-				w := v.wires(t, redistest.Shared(t), 10, version)
+				w := v.wires(t, rdb, 10, version)
 				r := c.reserve(t, w)
 				w.OnScript(func(s *lua.Script, n int) redistest.Action {
 					switch {
@@ -188,10 +183,10 @@ type interference struct {
 }
 
 // interfere runs test for each row and layout.
-func interfere(t *testing.T, rows map[string]interference, test func(t *testing.T, tt interference, version string)) {
+func interfere(t *testing.T, rows map[string]interference, test func(t *testing.T, rdb redistest.Client, tt interference, version string)) {
 	t.Helper()
 	for name, tt := range rows {
-		eachLayout(t, name, func(t *testing.T, version string) { test(t, tt, version) })
+		eachLayout(t, name, func(t *testing.T, rdb redistest.Client, version string) { test(t, rdb, tt, version) })
 	}
 }
 
@@ -229,12 +224,12 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 			require.NoError(t, w.Redis.HDel(t.Context(), w.own[0].Name(), "answered").Err())
 			require.NoError(t, w.Redis.HDel(t.Context(), w.own[2].Name(), "answered").Err())
 		}, three{3, 3, 3}},
-	}, func(t *testing.T, tt interference, version string) {
+	}, func(t *testing.T, rdb redistest.Client, tt interference, version string) {
 		for _, fault := range []string{"late", "drop+late"} { // the attempt, or its repeat
 			if fault != "late" && tt.scripts[0] == lua.SettleReservation {
 				continue // if all is given back, of the charge and of what was reserved, it is charged again
 			}
-			w := tt.wires(t, redistest.Shared(t), 10, version)
+			w := tt.wires(t, rdb, 10, version)
 			call := tt.begin(t, w)
 			w.take(t, tt.inUse)
 			w.meet(fault, tt.scripts)
@@ -302,8 +297,8 @@ func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 			}
 			release(t, w.others, three{600, 600, 601})
 		}, three{0, 0, 1}},
-	}, func(t *testing.T, tt interference, version string) {
-		w := tt.wires(t, redistest.Shared(t), 10, version)
+	}, func(t *testing.T, rdb redistest.Client, tt interference, version string) {
+		w := tt.wires(t, rdb, 10, version)
 		w.meet("drop", tt.scripts, func(s *lua.Script, n int) {
 			if s == tt.scripts[0] && n == 2 {
 				w.Proxy.Settle(t)
@@ -371,9 +366,9 @@ func atEnd(fault string) map[string]verb {
 }
 
 // overridden returns limiters whose rate is another for a while, beside permits in use, and the verb's call.
-func (v verb) overridden(t *testing.T, server *redistest.Server, during int64) (w *bundle, call func() (three, error)) {
+func (v verb) overridden(t *testing.T, rdb redistest.Client, during int64) (w *bundle, call func() (three, error)) {
 	t.Helper()
-	w = v.wires(t, server, 10, overrides[during])
+	w = v.wires(t, rdb, 10, overrides[during])
 	call = v.begin(t, w)
 	set := func(rate int64) {
 		for i, l := range w.others {
@@ -420,20 +415,21 @@ func TestOverride_EndsOnceWhateverGetsLost(t *testing.T) {
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Shared(t)
-			var all sync.WaitGroup
-			for what, v := range atEnd(fault) {
-				for during := range overrides {
-					all.Go(func() { v.endsOverride(t, server, what, fault, during) })
+			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+				var all sync.WaitGroup
+				for what, v := range atEnd(fault) {
+					for during := range overrides {
+						all.Go(func() { v.endsOverride(t, rdb, what, fault, during) })
+					}
 				}
-			}
-			all.Wait()
+				all.Wait()
+			})
 		})
 	}
 }
 
-func (v verb) endsOverride(t *testing.T, server *redistest.Server, what, fault string, during int64) {
-	w, call := v.overridden(t, server, during)
+func (v verb) endsOverride(t *testing.T, rdb redistest.Client, what, fault string, during int64) {
+	w, call := v.overridden(t, rdb, during)
 	over := sync.OnceFunc(func() { w.over(t) })
 	if v.scripts == nil {
 		over() // it may begin by deleting the limiter
@@ -468,39 +464,40 @@ func (v verb) endsOverride(t *testing.T, server *redistest.Server, what, fault s
 // A server that was a replica without the last writes, and has lost the scripts, decides alike.
 func TestOverride_EndsOnAnotherServer(t *testing.T) {
 	t.Parallel()
-	server := redistest.StartRedis(t)
-	for what, v := range atEnd("") {
-		if what == callerGone {
-			continue // what it does, it does behind its caller's back
-		}
-		for during := range overrides {
-			w, call := v.overridden(t, server, during)
-			var keys, dumps []string
-			for _, each := range w.each {
-				keys = append(keys, each.Keys.Config, each.Keys.Value, each.Keys.Permits)
+	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+		for what, v := range atEnd("") {
+			if what == callerGone {
+				continue // what it does, it does behind its caller's back
 			}
-			w.meet("drop", v.scripts, func(s *lua.Script, n int) {
-				switch {
-				case v.scripts != nil && !slices.Contains(v.scripts, s):
-				case n == 1:
-					w.over(t)
-					for _, key := range keys {
-						dumps = append(dumps, w.Redis.Dump(t.Context(), key).Val())
-					}
-				case n == 2:
-					w.Proxy.Settle(t)
-					assert.NoError(t, w.Redis.Unlink(t.Context(), keys...).Err())
-					for i, key := range keys {
-						if dumps[i] != "" {
-							assert.NoError(t, w.Redis.Restore(t.Context(), key, 0, dumps[i]).Err())
-						}
-					}
-					assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
+			for during := range overrides {
+				w, call := v.overridden(t, rdb, during)
+				var keys, dumps []string
+				for _, each := range w.each {
+					keys = append(keys, each.Keys.Config, each.Keys.Value, each.Keys.Permits)
 				}
-			})
-			more, err := call()
-			require.NoError(t, err, what)
-			w.checkEnded(t, v.inUse.add(more), what)
+				w.meet("drop", v.scripts, func(s *lua.Script, n int) {
+					switch {
+					case v.scripts != nil && !slices.Contains(v.scripts, s):
+					case n == 1:
+						w.over(t)
+						for _, key := range keys {
+							dumps = append(dumps, w.Redis.Dump(t.Context(), key).Val())
+						}
+					case n == 2:
+						w.Proxy.Settle(t)
+						assert.NoError(t, w.Redis.Unlink(t.Context(), keys...).Err())
+						for i, key := range keys {
+							if dumps[i] != "" {
+								assert.NoError(t, w.Redis.Restore(t.Context(), key, 0, dumps[i]).Err())
+							}
+						}
+						assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
+					}
+				})
+				more, err := call()
+				require.NoError(t, err, what)
+				w.checkEnded(t, v.inUse.add(more), what)
+			}
 		}
-	}
+	})
 }

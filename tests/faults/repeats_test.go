@@ -30,7 +30,7 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 	}
 	newer := func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, -time.Millisecond, 600) }
 	older := func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, time.Minute, 600) }
-	limitertest.Each(t, map[string]row{
+	limitertest.VirtualServer(t, map[string]row{
 		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){2: newer}, 1400 + 600},
 		// The members searched so far are released, so the attempt's is among those already
 		// passed.
@@ -53,8 +53,8 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 				assert.NoError(t, w.Redis.Del(t.Context(), w.Keys.Value).Err())
 			},
 		}, 1300 + 600},
-	}, func(t *testing.T, tt row) {
-		w := newWire(t, 2500, tt.inUse)
+	}, func(t *testing.T, rdb redistest.Client, tt row) {
+		w := newWire(t, rdb, 2500, tt.inUse)
 		if tt.before != nil {
 			tt.before(t, w)
 		}
@@ -77,49 +77,40 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 func TestTryAcquireAll_AttemptArrivesDuringRepeat(t *testing.T) {
 	t.Parallel()
 	for arrives := 1; arrives <= 4; arrives++ {
-		eachLayout(t, fmt.Sprint("after call ", arrives-1), func(t *testing.T, version string) {
-			// If this machine stalls, the repeat looks at fewer members, and so needs fewer calls.
-			for tries := 0; !arrivesDuringItsRepeat(t, version, arrives); tries++ {
-				require.Less(t, tries, 20)
+		eachLayout(t, fmt.Sprint("after call ", arrives-1), func(t *testing.T, rdb redistest.Client, version string) {
+			w := newBundle(t, rdb, 1000, version)
+			for i, each := range w.each {
+				limitertest.MustAcquire(t, w.others[i], 1)
+				limitertest.AddGrants(t, w.Redis, each.Keys.Permits, 0, 400, 1)
+				require.NoError(t, w.Redis.DecrBy(t.Context(), each.Keys.Value, 400).Err())
 			}
+			arrived := arrives == 1
+			w.OnScript(func(s *lua.Script, n int) redistest.Action {
+				switch {
+				case s != lua.AcquireAll:
+				case n == 1 && arrives == 1:
+					return redistest.Cut // it never does
+				case n == 1:
+					return redistest.Late.When(w.Held)
+				case arrives > 1 && n == arrives+1:
+					arrived = w.lateArrives(t, 1+400)
+				}
+				return redistest.Pass
+			})
+			w.mustTryAll(t, 3)
+			w.LetGo()
+			w.checkAll(t, three{404, 404, 404}, "repeated")
+			assert.True(t, arrived)
 		})
 	}
-}
-
-// arrivesDuringItsRepeat reports whether the repeat made so many calls.
-func arrivesDuringItsRepeat(t *testing.T, version string, arrives int) bool {
-	t.Helper()
-	w := newBundle(t, 1000, version)
-	for i, each := range w.each {
-		limitertest.MustAcquire(t, w.others[i], 1)
-		limitertest.AddGrants(t, w.Redis, each.Keys.Permits, 0, 400, 1)
-		require.NoError(t, w.Redis.DecrBy(t.Context(), each.Keys.Value, 400).Err())
-	}
-	arrived := arrives == 1
-	w.OnScript(func(s *lua.Script, n int) redistest.Action {
-		switch {
-		case s != lua.AcquireAll:
-		case n == 1 && arrives == 1:
-			return redistest.Cut // it never does
-		case n == 1:
-			return redistest.Late.When(w.Held)
-		case arrives > 1 && n == arrives+1:
-			arrived = w.lateArrives(t, 1+400)
-		}
-		return redistest.Pass
-	})
-	w.mustTryAll(t, 3)
-	w.LetGo()
-	w.checkAll(t, three{404, 404, 404}, "repeated")
-	return arrived
 }
 
 // The same while the repeat reclaims what has run out: the attempt may find that
 // so little is left of it that one call is enough.
 func TestTryAcquireAll_AttemptArrivesWhileRepeatReclaims(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, "late", func(t *testing.T, version string) {
-		w := newBundle(t, 2000, version)
+	eachLayout(t, "late", func(t *testing.T, rdb redistest.Client, version string) {
+		w := newBundle(t, rdb, 2000, version)
 		for _, l := range w.others {
 			limitertest.MustAcquire(t, l, 1)
 		}
@@ -161,19 +152,17 @@ func (w *bundle) lateArrives(t *testing.T, inUse int64) bool {
 // tell that it was there.
 func TestTryAcquireAll_RepeatKnowsWhatHasRunOut(t *testing.T) {
 	t.Parallel()
-	eachLayout(t, "run out", func(t *testing.T, version string) {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-			f := limitertest.NewFamilyOf(t, client, limitertest.Every(2, time.Millisecond), limitertest.Every(10, time.Hour))
-			others := f.SeenBy(limitertest.NewClient(t, rdb))
-			lose(t, rdb, 1, func() {
-				time.Sleep(2 * time.Millisecond)
-				limitertest.MustAcquire(t, others.Limiters[0], 1)
-			})
-			assert.True(t, f.Try(t, 2))
-			assert.EqualValues(t, 8, limitertest.Available(t, f.Limiters[1]))
-			assert.EqualValues(t, 2, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1]).Permits))
+	eachLayout(t, "run out", func(t *testing.T, rdb redistest.Client, version string) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
+		f := limitertest.NewFamilyOf(t, client, limitertest.Every(2, time.Millisecond), limitertest.Every(10, time.Hour))
+		others := f.SeenBy(limitertest.NewClient(t, rdb))
+		lose(t, rdb, 1, func() {
+			time.Sleep(2 * time.Millisecond)
+			limitertest.MustAcquire(t, others.Limiters[0], 1)
 		})
+		assert.True(t, f.Try(t, 2))
+		assert.EqualValues(t, 8, limitertest.Available(t, f.Limiters[1]))
+		assert.EqualValues(t, 2, limitertest.InUse(t, rdb, limitertest.KeysOf(f.Limiters[1]).Permits))
 	})
 }
 
@@ -184,23 +173,21 @@ func TestRepeat_LongOnItsWayFindsFirstAttempt(t *testing.T) {
 		"TryAcquire":    func(t *testing.T, f *limitertest.Family) bool { return limitertest.Try(t, f.Limiters[0], 5) },
 		"TryAcquireAll": func(t *testing.T, f *limitertest.Family) bool { return f.Try(t, 5) },
 	} {
-		eachLayout(t, name, func(t *testing.T, version string) {
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-				client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(9*time.Second))
-				f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
-				calls := 0
-				rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-					if redistest.Calls(cmds[0], lua.Acquire.SHA) || redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
-						if calls++; calls == 2 {
-							time.Sleep(2900 * time.Millisecond)
-						}
+		eachLayout(t, name, func(t *testing.T, rdb redistest.Client, version string) {
+			client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version), rratelimiter.WithCallTimeout(9*time.Second))
+			f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+			calls := 0
+			rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+				if redistest.Calls(cmds[0], lua.Acquire.SHA) || redistest.Calls(cmds[0], lua.AcquireAll.SHA) {
+					if calls++; calls == 2 {
+						time.Sleep(2900 * time.Millisecond)
 					}
-				}))
-				lose(t, rdb, 1, func() {})
-				assert.True(t, try(t, f))
-				assert.EqualValues(t, 5, limitertest.Available(t, f.Limiters[0]))
-				assert.Equal(t, 2, calls)
-			})
+				}
+			}))
+			lose(t, rdb, 1, func() {})
+			assert.True(t, try(t, f))
+			assert.EqualValues(t, 5, limitertest.Available(t, f.Limiters[0]))
+			assert.Equal(t, 2, calls)
 		})
 	}
 }
@@ -225,16 +212,18 @@ func TestTryAcquireAll_ShortIDOfAnotherClient(t *testing.T) {
 		}, 0},
 	} {
 		for place := range 3 {
-			w := newBundle(t, 100, "3.15.5")
-			w.mustTryAll(t, 3)
-			id := []byte(w.Redis.ZRange(t.Context(), w.each[place].Keys.Permits, 0, 0).Val()[0][:4])
-			next := 1 + int(id[1]) + int(id[2])<<8 + int(id[3])<<16
-			id[1], id[2], id[3] = byte(next), byte(next>>8), byte(next>>16)
-			tt.meet(t, w, w.each[place], string(id))
-			w.mustTryAll(t, 3)
-			held := three{6, 6, 6}
-			held[place] += tt.more
-			w.checkAll(t, held, name)
+			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+				w := newBundle(t, rdb, 100, "3.15.5")
+				w.mustTryAll(t, 3)
+				id := []byte(w.Redis.ZRange(t.Context(), w.each[place].Keys.Permits, 0, 0).Val()[0][:4])
+				next := 1 + int(id[1]) + int(id[2])<<8 + int(id[3])<<16
+				id[1], id[2], id[3] = byte(next), byte(next>>8), byte(next>>16)
+				tt.meet(t, w, w.each[place], string(id))
+				w.mustTryAll(t, 3)
+				held := three{6, 6, 6}
+				held[place] += tt.more
+				w.checkAll(t, held, name)
+			})
 		}
 	}
 }
@@ -246,28 +235,30 @@ func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	for script, limiters := range map[*lua.Script]int{lua.Acquire: 1, lua.AcquireAll: 3} {
 		t.Run(script.Name, func(t *testing.T) {
 			t.Parallel()
-			w := newBundle(t, 10, "4.7.0")
-			w.own = w.own[:limiters]
-			w.mustTryAll(t, 4)
-			var released sync.WaitGroup
-			w.OnScript(func(s *lua.Script, n int) redistest.Action {
-				switch {
-				case s == script && n == 1:
-					for _, l := range w.own {
-						released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
+			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+				w := newBundle(t, rdb, 10, "4.7.0")
+				w.own = w.own[:limiters]
+				w.mustTryAll(t, 4)
+				var released sync.WaitGroup
+				w.OnScript(func(s *lua.Script, n int) redistest.Action {
+					switch {
+					case s == script && n == 1:
+						for _, l := range w.own {
+							released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
+						}
+						return redistest.DropAnswer
+					case s == script && n == 2:
+						assert.Zero(t, w.Sent(lua.Release))
 					}
-					return redistest.DropAnswer
-				case s == script && n == 2:
-					assert.Zero(t, w.Sent(lua.Release))
+					return redistest.Pass
+				})
+				w.mustTryAll(t, 5)
+				released.Wait()
+				assert.Equal(t, limiters, w.Sent(lua.Release))
+				for i, each := range w.each[:limiters] {
+					each.CheckHeld(t, 5, w.own[i].Name())
 				}
-				return redistest.Pass
 			})
-			w.mustTryAll(t, 5)
-			released.Wait()
-			assert.Equal(t, limiters, w.Sent(lua.Release))
-			for i, each := range w.each[:limiters] {
-				each.CheckHeld(t, 5, w.own[i].Name())
-			}
 		})
 	}
 }
@@ -276,13 +267,13 @@ func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 // come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, map[string]map[int]int{ // how many members come before each call; below 0: go
+	limitertest.VirtualServer(t, map[string]map[int]int{ // how many members come before each call; below 0: go
 		"behind few":           {1: 100},
 		"behind many":          {1: 1000},
 		"behind many that go":  {1: 1000, 2: -900},
 		"behind more and more": {1: 300, 2: 300, 3: 300},
-	}, func(t *testing.T, come map[int]int) {
-		w := newWire(t, 2000, 0)
+	}, func(t *testing.T, rdb redistest.Client, come map[int]int) {
+		w := newWire(t, rdb, 2000, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan struct{})
 		others := 0
@@ -314,12 +305,14 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 // A Release that comes after a give-back whose answer was lost does not meet it half way.
 func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
-	w := newWire(t, 10, 2)
-	w.On(lua.GiveBack, redistest.DropAnswer, redistest.DropAnswer)
-	got := w.CancelledInFlight(t, []int64{3, 4}, []bool{true, false})
-	assert.EqualValues(t, 4, limitertest.Sum(got))
-	require.NoError(t, w.Release(t.Context(), 4))
-	w.CheckHeld(t, 2, "released")
+	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+		w := newWire(t, rdb, 10, 2)
+		w.On(lua.GiveBack, redistest.DropAnswer, redistest.DropAnswer)
+		got := w.CancelledInFlight(t, []int64{3, 4}, []bool{true, false})
+		assert.EqualValues(t, 4, limitertest.Sum(got))
+		require.NoError(t, w.Release(t.Context(), 4))
+		w.CheckHeld(t, 2, "released")
+	})
 }
 
 // newSharedGrants makes grants of one permit each by one call, and returns their undos. Another grant of the

@@ -57,20 +57,20 @@ func actions(fault string, held <-chan struct{}) []redistest.Action {
 }
 
 // eachLayout runs test with a release of Redisson for each layout.
-func eachLayout(t *testing.T, name string, test func(t *testing.T, version string)) {
+func eachLayout(t *testing.T, name string, test func(t *testing.T, rdb redistest.Client, version string)) {
 	t.Helper()
 	for layout, version := range limitertest.MembersOf {
 		t.Run(name+", "+layout, func(t *testing.T) {
 			t.Parallel()
-			test(t, version)
+			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, version) })
 		})
 	}
 }
 
 // newWire returns a limiter of that rate, of which another Client has taken some permits.
-func newWire(t testing.TB, rate, inUse int64) *limitertest.Wire {
+func newWire(t testing.TB, rdb redistest.Client, rate, inUse int64) *limitertest.Wire {
 	t.Helper()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(rate), false)
+	w := limitertest.NewWire(t, rdb, limitertest.Hourly(rate), false)
 	if inUse > 0 {
 		limitertest.MustAcquire(t, w.Other, inUse)
 	}
@@ -96,20 +96,20 @@ type bundle struct {
 }
 
 // newBundle returns three limiters of that rate.
-func newBundle(t testing.TB, rate int64, version string) *bundle {
+func newBundle(t testing.TB, rdb redistest.Client, rate int64, version string) *bundle {
 	t.Helper()
-	return verb{several: true}.wires(t, redistest.Shared(t), rate, version)
+	return verb{several: true}.wires(t, rdb, rate, version)
 }
 
 // wires returns the verb's limiters. Of several the second is of type PerClient, and the third is set up by its first use.
-func (v verb) wires(t testing.TB, server *redistest.Server, rate int64, version string) *bundle {
+func (v verb) wires(t testing.TB, rdb redistest.Client, rate int64, version string) *bundle {
 	t.Helper()
 	connections := 3
 	if v.several {
 		connections = 20
 	}
 	cfg := rratelimiter.Config{Type: v.kind, Rate: rate, Interval: time.Hour}
-	wire := limitertest.NewWireOf(t, server, cfg, v.byDefault, connections, rratelimiter.WithRedissonVersion(version))
+	wire := limitertest.NewWireOf(t, rdb, cfg, v.byDefault, connections, rratelimiter.WithRedissonVersion(version))
 	w := &bundle{Wire: wire, runs: true}
 	add := func(each *limitertest.Wire, other *rratelimiter.RateLimiter) {
 		w.each, w.own, w.others = append(w.each, each), append(w.own, each.RateLimiter), append(w.others, other)
@@ -226,13 +226,12 @@ func leaving() context.Context {
 
 func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 	t.Parallel()
-	server := redistest.StartRedis(t)
 	for _, tt := range []struct {
 		fault  string // EVALSHA, EVAL, EVALSHA ...
 		forget int    // before that call, too
 	}{{"", 0}, {"pass+drop", 0}, {"drop", 0}, {"pass+cut+pass+drop", 0}, {"pass+drop", 3}, {"pass+drop+pass+drop", 3}} {
-		t.Run(fmt.Sprint(tt.fault, ", forgotten ", tt.forget), func(t *testing.T) {
-			w := limitertest.NewWire(t, server, limitertest.Hourly(10), false)
+		redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+			w := limitertest.NewWire(t, rdb, limitertest.Hourly(10), false)
 			limitertest.MustAcquire(t, w.Other, 3)
 			forget := func() { assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err()) }
 			met := actions(tt.fault, nil)
@@ -379,11 +378,12 @@ func lose(t *testing.T, rdb redistest.Client, answers int, meanwhile func()) {
 func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 	t.Parallel()
 	second := []time.Duration{time.Second}
-	for what, c := range map[string]struct {
+	type row struct {
 		intervals []time.Duration     // of each limiter
 		ask       limitertest.Request // of one; nil: TryAcquireAll
 		released  bool                // of the last limiter, during the interval, by another program
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"TryAcquire":                     {second, limitertest.TryFor(4), false},
 		"Take":                           {second, limitertest.TakeFor(4), false},
 		"TakeUpTo":                       {second, limitertest.UpToFor(4), false},
@@ -392,8 +392,8 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 		"released, in a longer interval": {[]time.Duration{time.Minute}, limitertest.TakeFor(4), true},
 		"TryAcquireAll":                  {[]time.Duration{time.Second, 2 * time.Second}, nil, false},
 		"TryAcquireAll, released in the longer one": {[]time.Duration{time.Second, time.Minute}, nil, true},
-	} {
-		eachLayout(t, what, func(t *testing.T, version string) {
+	}, func(t *testing.T, c row) {
+		limitertest.Each(t, limitertest.MembersOf, func(t *testing.T, version string) {
 			redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 				var cfgs []rratelimiter.Config
 				for _, interval := range c.intervals {
@@ -423,7 +423,7 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 				}
 			})
 		})
-	}
+	})
 }
 
 func TestMain(m *testing.M) { limitertest.Main(m) }

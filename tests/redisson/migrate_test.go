@@ -129,19 +129,21 @@ func TestMigrateManyMembersWhileOthersTake(t *testing.T) {
 
 func TestMigrateOutlivesLostAnswers(t *testing.T) {
 	t.Parallel()
-	w := limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(100), false)
-	old := limitertest.NewClient(t, w.Redis, rratelimiter.WithRedissonVersion("3.15.5")).RateLimiter(w.Name())
-	for range 20 {
-		limitertest.MustAcquire(t, old, 3)
-	}
-	w.On(lua.Migrate, redistest.DropAnswer, redistest.Swallow, redistest.Late.When(w.Held))
-	require.NoError(t, limitertest.Second(w.Migrate(t.Context())))
-	assert.EqualValues(t, 60, limitertest.InUse(t, w.Redis, w.Keys.Permits), "migrated")
-	w.LetGo()
-	w.CheckHeld(t, 60, "a late request came")
-	for _, m := range members(t, w.Redis, w.Keys.Permits) {
-		assert.Equal(t, codec.LayoutD2, m.Layout)
-	}
+	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+		w := limitertest.NewWire(t, rdb, limitertest.Hourly(100), false)
+		old := limitertest.NewClient(t, w.Redis, rratelimiter.WithRedissonVersion("3.15.5")).RateLimiter(w.Name())
+		for range 20 {
+			limitertest.MustAcquire(t, old, 3)
+		}
+		w.On(lua.Migrate, redistest.DropAnswer, redistest.Swallow, redistest.Late.When(w.Held))
+		require.NoError(t, limitertest.Second(w.Migrate(t.Context())))
+		assert.EqualValues(t, 60, limitertest.InUse(t, w.Redis, w.Keys.Permits), "migrated")
+		w.LetGo()
+		w.CheckHeld(t, 60, "a late request came")
+		for _, m := range members(t, w.Redis, w.Keys.Permits) {
+			assert.Equal(t, codec.LayoutD2, m.Layout)
+		}
+	})
 }
 
 func TestMigrateRefuses(t *testing.T) {

@@ -151,27 +151,30 @@ func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 	perform(t, all)
 }
 
-// onWire returns a play without virtual time, of a limiter that a proxy stands before.
-func onWire(t *testing.T) (*limitertest.Wire, *play) {
+// onWire runs test with a play of a limiter on a server, that a proxy stands before.
+func onWire(t *testing.T, test func(w *limitertest.Wire, p *play)) {
 	t.Helper()
-	w := limitertest.NewWire(t, redistest.Shared(t), mixed, false)
-	return w, &play{T: t, scenario: scenario{cfg: mixed}, rdb: w.Redis, client: w.Client, l: w.RateLimiter, theirs: map[string]bool{}}
+	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+		w := limitertest.NewWire(t, rdb, mixed, false)
+		test(w, &play{T: t, scenario: scenario{cfg: mixed}, rdb: w.Redis, client: w.Client, l: w.RateLimiter, theirs: map[string]bool{}})
+	})
 }
 
 // No members are searched for those of a Client that took none, or
 // none since a Release found none.
 func TestRelease_SearchesOwnMembersOnlyIfAny(t *testing.T) {
 	t.Parallel()
-	w, p := onWire(t)
-	times(1, othersTake(5000), release(1))(p)
-	assert.Zero(t, w.Sent(lua.InUse), "it took none")
-	times(1, take(1), release(1))(p)
-	assert.Zero(t, w.Sent(lua.InUse), "it is the newest")
-	release(1)(p)
-	looks := w.Sent(lua.InUse)
-	assert.Positive(t, looks, "there may be more")
-	release(1)(p)
-	assert.Equal(t, looks, w.Sent(lua.InUse), "there were none")
+	onWire(t, func(w *limitertest.Wire, p *play) {
+		times(1, othersTake(5000), release(1))(p)
+		assert.Zero(p, w.Sent(lua.InUse), "it took none")
+		times(1, wait(ms), take(1), release(1))(p)
+		assert.Zero(p, w.Sent(lua.InUse), "it is the newest")
+		release(1)(p)
+		looks := w.Sent(lua.InUse)
+		assert.Positive(p, looks, "there may be more")
+		release(1)(p)
+		assert.Equal(p, looks, w.Sent(lua.InUse), "there were none")
+	})
 }
 
 // A look for members may be lost and made again; a call that may have given
@@ -190,7 +193,7 @@ func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 		w.On(lua.Release, redistest.Pass, redistest.Pass, redistest.DropAnswer)
 		call := func(p *play) error { return p.l.Release(p.Context(), 5) }
 		times(1, fails(rratelimiter.ErrUnknownOutcome, call, "3 of 5 permits are given back"), own(1))(p)
-	}}, func(t *testing.T, test func(w *limitertest.Wire, p *play)) { test(onWire(t)) })
+	}}, onWire)
 }
 
 // resets leaves the configuration and its time to live.

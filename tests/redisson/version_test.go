@@ -481,35 +481,39 @@ func TestWindow_IsRecognized(t *testing.T) {
 	perform(t, all)
 }
 
-// newWindow returns a limiter of 10 that counts windows of an hour.
-func newWindow(t *testing.T) *limitertest.Wire {
+// onWindow runs test with a limiter of 10 that counts windows of an hour.
+func onWindow(t *testing.T, test func(t *testing.T, w *limitertest.Wire)) {
 	t.Helper()
-	return limitertest.NewWire(t, redistest.Shared(t), limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed))
+	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+		test(t, limitertest.NewWire(t, rdb, limitertest.Hourly(10), false, rratelimiter.WithRedissonVersion(windowed)))
+	})
 }
 
 // Nothing reports whether a call without an answer has run.
 func TestWindowRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWindow(t)
-	w.On(lua.Acquire, redistest.DropAnswer)
-	require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 3, 0)), rratelimiter.ErrUnknownOutcome)
-	assert.Equal(t, 1, w.Sent(lua.Acquire))
-	left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-	assert.EqualValues(t, 7, left)
-	limitertest.MustAcquire(t, w.Other, 7)
-	limitertest.MustRefuse(t, w.Other, 1)
+	onWindow(t, func(t *testing.T, w *limitertest.Wire) {
+		w.On(lua.Acquire, redistest.DropAnswer)
+		require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 3, 0)), rratelimiter.ErrUnknownOutcome)
+		assert.Equal(t, 1, w.Sent(lua.Acquire))
+		left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+		assert.EqualValues(t, 7, left)
+		limitertest.MustAcquire(t, w.Other, 7)
+		limitertest.MustRefuse(t, w.Other, 1)
+	})
 }
 
 // Who goes away while the request is on its way gets its permits back, in the
 // window that they are of.
 func TestWindowGivesBack(t *testing.T) {
 	t.Parallel()
-	w := newWindow(t)
-	limitertest.MustAcquire(t, w.Other, 2)
-	got := w.CancelledInFlight(t, []int64{1, 4, 2}, []bool{false, true, true})
-	assert.EqualValues(t, 1, limitertest.Sum(got))
-	assert.Eventually(t, func() bool {
-		left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
-		return left == 7
-	}, time.Minute, ms)
+	onWindow(t, func(t *testing.T, w *limitertest.Wire) {
+		limitertest.MustAcquire(t, w.Other, 2)
+		got := w.CancelledInFlight(t, []int64{1, 4, 2}, []bool{false, true, true})
+		assert.EqualValues(t, 1, limitertest.Sum(got))
+		assert.Eventually(t, func() bool {
+			left, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
+			return left == 7
+		}, time.Minute, ms)
+	})
 }

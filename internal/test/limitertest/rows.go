@@ -48,6 +48,14 @@ func Virtual[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb
 	})
 }
 
+// VirtualServer is Virtual on real servers.
+func VirtualServer[R any](t *testing.T, rows map[string]R, test func(t *testing.T, rdb redistest.Client, row R)) {
+	t.Helper()
+	Each(t, rows, func(t *testing.T, row R) {
+		redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, row) })
+	})
+}
+
 // Tests are bodies of tests of the same kind, each of which gets a subject of its own.
 type Tests[S any] map[string]func(t *testing.T, subject S)
 

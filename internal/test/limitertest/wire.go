@@ -17,7 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// A Wire is a limiter whose Client reaches a real Redis through a proxy, and what it takes to
+// A Wire is a limiter in a bubble, whose Client reaches its server through a proxy, and what it takes to
 // see the result of the proxy's faults. Its permits come back after an hour only, so that each
 // is either held by a caller or free.
 type Wire struct {
@@ -70,21 +70,21 @@ var MembersOf = map[string]string{
 
 // NewWire returns a limiter of that configuration; with byDefault, its first
 // acquire sets it up.
-func NewWire(t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, opts ...rratelimiter.Option) *Wire {
+func NewWire(t testing.TB, rdb redistest.Client, cfg rratelimiter.Config, byDefault bool, opts ...rratelimiter.Option) *Wire {
 	t.Helper()
 	// With so few connections one flight is under way at a time, so that a test can
 	// say who goes together.
-	return NewWireOf(t, server, cfg, byDefault, 3, opts...)
+	return NewWireOf(t, rdb, cfg, byDefault, 3, opts...)
 }
 
 // NewWireOf is NewWire with that many connections.
 func NewWireOf(
-	t testing.TB, server *redistest.Server, cfg rratelimiter.Config, byDefault bool, connections int, opts ...rratelimiter.Option,
+	t testing.TB, rdb redistest.Client, cfg rratelimiter.Config, byDefault bool, connections int, opts ...rratelimiter.Option,
 ) *Wire {
 	t.Helper()
 	w := &Wire{
-		Proxy:  redistest.StartProxy(t, server.Addr()),
-		Redis:  direct(t, server),
+		Proxy:  redistest.ProxyTo(t, rdb),
+		Redis:  rdb,
 		Rate:   cfg.Rate,
 		Held:   make(chan struct{}),
 		calls:  map[string]int{},
@@ -94,10 +94,10 @@ func NewWireOf(
 	w.LetGo = sync.OnceFunc(func() { close(w.Held) })
 	t.Cleanup(w.LetGo)
 	opts = append([]rratelimiter.Option{rratelimiter.WithClientID(WireID)}, opts...)
-	rdb := w.Proxy.FairClient(t, &redistest.Options{
+	through := w.Proxy.Client(t, &redistest.Options{
 		ReadTimeout: answerTimeout, WriteTimeout: time.Minute, MaxRetries: maxRetries, PoolSize: connections,
 	})
-	w.Client = NewClient(t, rdb, opts...)
+	w.Client = NewClient(t, through, opts...)
 	name := redistest.Name(t)
 	w.OtherClient = NewClient(t, w.Redis, append(slices.Clip(opts), rratelimiter.WithCallTimeout(time.Minute))...)
 	w.Other = w.OtherClient.RateLimiter(name)
@@ -114,24 +114,6 @@ func NewWireOf(
 	load(t, w.Redis)
 	w.OnScript(func(*lua.Script, int) redistest.Action { return redistest.Pass })
 	return w
-}
-
-// clients are those past the proxies: all wires of a test share one to a server, since to connect costs much of what a wire
-// does.
-var clients sync.Map
-
-func direct(t testing.TB, server *redistest.Server) redistest.Client {
-	type key struct {
-		t      testing.TB
-		server *redistest.Server
-	}
-	open := sync.OnceValue(func() redistest.Client { return server.Client(t, nil) })
-	known, loaded := clients.LoadOrStore(key{t, server}, open)
-	if !loaded {
-		t.Cleanup(func() { clients.Delete(key{t, server}) })
-	}
-	open, _ = known.(func() redistest.Client)
-	return open()
 }
 
 // load lets the server know all scripts.
@@ -169,7 +151,7 @@ func (w *Wire) OnScript(f func(script *lua.Script, n int) redistest.Action) {
 			w.gate = nil
 			w.mu.Unlock()
 			close(g.reached)
-			return redistest.Pass.Until(g.open)
+			return redistest.Pass.When(g.open)
 		}
 		do := w.before[s]
 		delete(w.before, s)

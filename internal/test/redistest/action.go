@@ -52,7 +52,6 @@ type Action struct {
 	verb  verb
 	after time.Duration
 	when  <-chan struct{}
-	busy  bool // the machine is, not the proxy, to a FairClient
 	last  bool // of two answers the second is delivered
 	sent  []string
 }
@@ -95,12 +94,6 @@ func (a Action) After(d time.Duration) Action {
 // When returns the action held back until ch is closed.
 func (a Action) When(ch <-chan struct{}) Action {
 	a.when = ch
-	return a
-}
-
-// Until is When for what only gives the test time: a [Proxy.FairClient] waits for it.
-func (a Action) Until(ch <-chan struct{}) Action {
-	a.when, a.busy = ch, true
 	return a
 }
 

@@ -2,12 +2,9 @@ package redistest
 
 import (
 	"context"
-	"errors"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,7 +14,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
-const settleTimeout = time.Minute
+const (
+	settleTimeout = time.Minute
+	patience      = time.Minute // with a machine that is busy
+)
 
 // A Proxy stands between clients and a server and does to each command what
 // the function given to OnCommand says. It passes everything on until then.
@@ -38,7 +38,6 @@ type Proxy struct {
 	settled  *sync.Cond // inFlight is 0, or the wait is over
 	inFlight int        // requests taken and neither answered nor given up
 	conns    map[net.Conn]struct{}
-	clients  map[string]*proxyConn // by their addresses
 	closed   bool
 	done     chan struct{}
 	wg       sync.WaitGroup
@@ -86,8 +85,20 @@ func MiniProxy(t testing.TB, m *miniredis.Miniredis) *Proxy {
 	return p
 }
 
+// ProxyTo is MiniProxy in front of the server that a client of a bubble talks to.
+func ProxyTo(t testing.TB, rdb Client) *Proxy {
+	t.Helper()
+	client, ok := rdb.(*redis.Client)
+	if !ok {
+		t.Fatalf("%T is no client of a bubble", rdb)
+	}
+	p := newProxy(func() (net.Conn, error) { return client.Options().Dialer(context.Background(), "", "") })
+	t.Cleanup(p.close)
+	return p
+}
+
 func newProxy(dial func() (net.Conn, error)) *Proxy {
-	p := &Proxy{dial: dial, conns: map[net.Conn]struct{}{}, clients: map[string]*proxyConn{}, done: make(chan struct{})}
+	p := &Proxy{dial: dial, conns: map[net.Conn]struct{}{}, done: make(chan struct{})}
 	p.settled = sync.NewCond(&p.mu)
 	return p
 }
@@ -230,18 +241,11 @@ func (p *Proxy) relay(down net.Conn) {
 	}
 	c := &proxyConn{proxy: p, id: int(p.relayed.Add(1)), down: down, up: up}
 	c.changed = sync.NewCond(&c.mu)
-	from := down.RemoteAddr().String()
-	p.locked(func() { p.clients[from] = c })
-	defer p.locked(func() {
-		// Its address may be another's by now.
-		if p.clients[from] == c {
-			delete(p.clients, from)
-		}
-	})
 	var answers sync.WaitGroup
 	answers.Go(c.answers)
 	c.requests()
 	_ = up.Close()
+	c.over()
 	answers.Wait()
 }
 
@@ -277,81 +281,4 @@ func (p *Proxy) write(to net.Conn, raw []byte) error {
 			return nil
 		}
 	}
-}
-
-const (
-	lookAgain = 5 * time.Millisecond // at whether an answer is kept back
-	patience  = time.Minute          // with a machine that is busy
-)
-
-// FairClient is [Proxy.Client] with a ReadTimeout that ends the wait only for an answer
-// that the proxy keeps back: one that a busy machine delays is waited for, up to a
-// minute. It does not go with a [MiniProxy].
-func (p *Proxy) FairClient(t testing.TB, opt *Options) Client {
-	t.Helper()
-	o := valueOf(opt)
-	o.Dialer = p.FairDial
-	return p.Client(t, &o)
-}
-
-// FairDial connects to the proxy as a FairClient does.
-func (p *Proxy) FairDial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &fairConn{Conn: conn, proxy: p}, nil
-}
-
-// A fairConn is a client's connection to a proxy.
-type fairConn struct {
-	net.Conn
-
-	proxy *Proxy
-	until atomic.Int64 // the deadline of reads in Unix nanoseconds; 0: none
-}
-
-// SyscallConn lets go-redis look whether the connection is closed.
-func (c *fairConn) SyscallConn() (syscall.RawConn, error) {
-	raw, ok := c.Conn.(syscall.Conn)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	return raw.SyscallConn()
-}
-
-func (c *fairConn) SetDeadline(at time.Time) error {
-	return errors.Join(c.SetReadDeadline(at), c.SetWriteDeadline(at))
-}
-
-func (c *fairConn) SetReadDeadline(at time.Time) error {
-	c.until.Store(0)
-	if !at.IsZero() {
-		c.until.Store(at.UnixNano())
-	}
-	return c.Conn.SetReadDeadline(at)
-}
-
-func (c *fairConn) Read(b []byte) (int, error) {
-	until := c.until.Load()
-	for {
-		n, err := c.Conn.Read(b)
-		over := time.Duration(time.Now().UnixNano() - until)
-		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.until.Load() != until ||
-			over > patience || c.proxy.keepsBack(c.LocalAddr()) {
-			return n, err
-		}
-		if err := c.Conn.SetReadDeadline(time.Now().Add(lookAgain)); err != nil {
-			return 0, err
-		}
-	}
-}
-
-// keepsBack reports whether a client's connection waits for what an action keeps back.
-func (p *Proxy) keepsBack(of net.Addr) bool {
-	p.mu.Lock()
-	c := p.clients[of.String()]
-	p.mu.Unlock()
-	return c != nil && c.keepsBack()
 }

@@ -22,7 +22,6 @@ type proxyConn struct {
 	waiting []Action // of the requests forwarded and not yet answered
 	ended   bool     // the server's side has closed
 	silent  bool     // nothing more is delivered
-	held    int      // actions that hold something back at the moment
 }
 
 // requests forwards what the client sends until it closes its side or an
@@ -49,7 +48,7 @@ func (c *proxyConn) requests() {
 		if a.verb == cut {
 			c.proxy.addInFlight(-1)
 			c.waitAnswers()
-			c.hold(a)
+			c.proxy.hold(a)
 			c.hangUp()
 			return
 		}
@@ -73,7 +72,7 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	case late:
 		// Counted while it is held, so that Settle waits for it.
 		c.proxy.addInFlight(1)
-		c.hold(a)
+		c.proxy.hold(a)
 		defer c.proxy.addInFlight(-1)
 		select {
 		case <-c.proxy.done:
@@ -97,34 +96,13 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.waiting = append(c.waiting, actions...)
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
+	c.changed.Broadcast()
 	if len(actions) > 1 {
 		// Not choked: no other request comes between the two.
 		_, err := c.up.Write(raw)
 		return err == nil
 	}
 	return c.proxy.write(c.up, raw) == nil
-}
-
-// hold waits as the action asks.
-func (c *proxyConn) hold(a Action) {
-	if !a.busy {
-		c.addHeld(1)
-		defer c.addHeld(-1)
-	}
-	c.proxy.hold(a)
-}
-
-func (c *proxyConn) addHeld(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.held += n
-}
-
-// keepsBack reports whether the client waits for what an action has taken or holds.
-func (c *proxyConn) keepsBack() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.silent || c.held > 0
 }
 
 func (c *proxyConn) waitAnswers() {
@@ -148,7 +126,7 @@ func (c *proxyConn) hangUp() {
 func (c *proxyConn) answers() {
 	defer c.end()
 	r := bufio.NewReader(c.up)
-	for {
+	for c.asked() {
 		raw, push, err := readAnswer(r)
 		if err != nil {
 			return
@@ -160,10 +138,10 @@ func (c *proxyConn) answers() {
 		}
 		switch a.verb {
 		case pass:
-			c.hold(a)
+			c.proxy.hold(a)
 			c.deliver(raw)
 		case dropAnswer:
-			c.hold(a)
+			c.proxy.hold(a)
 			c.hush()
 		case swallow:
 			c.hush()
@@ -174,6 +152,25 @@ func (c *proxyConn) answers() {
 		c.changed.Broadcast()
 		c.proxy.addInFlight(-1)
 	}
+}
+
+// asked waits until an answer is to come, if the server is to be asked through memory: to wait for what comes over a
+// socket keeps the clock of a bubble from going on.
+func (c *proxyConn) asked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.proxy.addr == "" && len(c.waiting) == 0 && !c.ended {
+		c.changed.Wait()
+	}
+	return true
+}
+
+// over ends that wait.
+func (c *proxyConn) over() {
+	c.mu.Lock()
+	c.ended = true
+	c.mu.Unlock()
+	c.changed.Broadcast()
 }
 
 // first returns the action of the request that the server answers, if it is

@@ -2,14 +2,15 @@
 // [Mini] a miniredis that follows the fake clock of testing/synctest, [Redis]
 // a client of the real server that all tests of a binary share, [StartRedis] a
 // real server of one's own, [StartServer] one of a certain release, and
-// [StartProxy] and [MiniProxy] a proxy that loses, delays and repeats what goes
+// [StartProxy], [MiniProxy] and [ProxyTo] a proxy that loses, delays and repeats what goes
 // through it. [StartCluster], [StartSentinel], [StartRing] and [StartTLS] start
 // more than a plain server, and [CurrentClient] is a client of whichever of these the
 // environment names, for the tests that must pass on all of them.
 //
 // [Engines] runs a test on miniredis and on the real server, [Everywhere] on miniredis
 // and on what the environment names: take it for what a cluster can do too. [Virtual]
-// runs one in a bubble, and [Stepping] in one whose server's clock can go back.
+// runs one in a bubble, [VirtualServer] in one with a real server, and [Stepping] in one whose
+// server's clock can go back.
 //
 // Whatever a call starts is gone when its test ends; what is shared goes with
 // the test binary, however that ends.

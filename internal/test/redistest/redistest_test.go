@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -176,21 +175,19 @@ func TestTopology(t *testing.T) {
 // client that does not go through it. The client it hands out does not retry.
 func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client)) {
 	t.Helper()
-	opt := &redistest.Options{MaxRetries: -1, ReadTimeout: 500 * time.Millisecond}
-	t.Run("miniredis", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			direct, m := redistest.Mini(t)
-			p := redistest.MiniProxy(t, m)
-			test(t, p, p.Client(t, opt), direct)
-		})
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		direct := redistest.Redis(t)
-		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-		test(t, p, p.FairClient(t, opt), direct)
-	})
+	opt := &redistest.Options{MaxRetries: -1, ReadTimeout: 5 * time.Second}
+	inMemory := func(t *testing.T, direct redistest.Client) {
+		p := redistest.ProxyTo(t, direct)
+		test(t, p, p.Client(t, opt), direct)
+	}
+	limitertest.Each(t, map[string]func(t *testing.T){
+		"miniredis": func(t *testing.T) { redistest.Virtual(t, inMemory) },
+		"redis":     func(t *testing.T) { redistest.VirtualServer(t, inMemory) },
+		"sockets": func(t *testing.T) {
+			p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+			test(t, p, p.Client(t, opt), redistest.Redis(t))
+		},
+	}, func(t *testing.T, run func(t *testing.T)) { run(t) })
 }
 
 func TestProxyInAPipeline(t *testing.T) {
@@ -229,31 +226,6 @@ func TestProxyInAPipeline(t *testing.T) {
 			assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
 		})
 	})
-}
-
-// A fair client gives up what an action keeps back, and nothing else.
-func TestFairClient(t *testing.T) {
-	t.Parallel()
-	p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-	const readTimeout = 50 * time.Millisecond
-	rdb := p.FairClient(t, &redistest.Options{MaxRetries: -1, ReadTimeout: readTimeout})
-	require.NoError(t, rdb.Ping(t.Context()).Err())
-
-	open := make(chan struct{})
-	p.OnCommand(redistest.Nth(1, "ping", redistest.Pass.Until(open)))
-	time.AfterFunc(5*readTimeout, func() { close(open) })
-	assert.NoError(t, rdb.Ping(t.Context()).Err(), "the test takes its time")
-
-	held := make(chan struct{})
-	for what, action := range map[string]redistest.Action{
-		"held": redistest.Pass.When(held), "late": redistest.Late.When(held), "swallowed": redistest.Swallow,
-	} {
-		p.OnCommand(redistest.Nth(1, "ping", action))
-		start := time.Now()
-		assert.ErrorContains(t, rdb.Ping(t.Context()).Err(), "i/o timeout", what)
-		assert.Less(t, time.Since(start), time.Minute, what)
-	}
-	close(held)
 }
 
 func TestVirtual(t *testing.T) {

@@ -77,7 +77,7 @@ func steppingMini(t *testing.T) (Client, func(by time.Duration)) {
 		if err != nil {
 			return nil, err
 		}
-		return steppedConn{netpipe.Buffer(conn), set}, nil
+		return &steppedConn{netpipe.Buffer(conn), set}, nil
 	})
 	return rdb, func(by time.Duration) {
 		left := make(map[string]time.Duration)
@@ -102,7 +102,7 @@ type steppedConn struct {
 	set func() error
 }
 
-func (c steppedConn) Write(p []byte) (int, error) {
+func (c *steppedConn) Write(p []byte) (int, error) {
 	if err := c.set(); err != nil {
 		return 0, err
 	}
@@ -233,7 +233,7 @@ func (c *clocked) dial() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return steppedConn{conn, func() error { return c.setClock(time.Now().Add(time.Duration(c.ahead.Load())).UnixMicro()) }}, nil
+	return &steppedConn{conn, func() error { return c.setClock(time.Now().Add(time.Duration(c.ahead.Load())).UnixMicro()) }}, nil
 }
 
 // clockLibrary returns the path of the library, which is compiled once for all runs.
