@@ -19,7 +19,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
-	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -337,17 +336,9 @@ func miniRing(t *testing.T) (ring *redis.Ring, hook *hanging) {
 		PoolSize:           256, // no caller waits for a connection, which bubbles do not allow
 		NewClient: func(opt *redis.Options) *redis.Client {
 			_, m := redistest.Mini(t)
-			shard := opt.Addr
-			rdb, end := netpipe.NewClient(*opt, func() (net.Conn, error) {
-				conn, err := m.Dial()
-				if err != nil {
-					return nil, err
-				}
-				return netpipe.Buffer(conn), nil
-			})
-			t.Cleanup(func() { assert.NoError(t, end()) })
-			rdb.Options().Addr = shard
-			if shard == "hangs" {
+			rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: opt.PoolSize}).(*redis.Client)
+			rdb.Options().Addr = opt.Addr
+			if opt.Addr == "hangs" {
 				hook = newHanging(rdb)
 			}
 			return rdb

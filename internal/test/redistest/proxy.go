@@ -74,13 +74,7 @@ func StartProxy(t testing.TB, addr string) *Proxy {
 // it. It ends when t does.
 func MiniProxy(t testing.TB, m *miniredis.Miniredis) *Proxy {
 	t.Helper()
-	p := newProxy(func() (net.Conn, error) {
-		conn, err := m.Dial()
-		if err != nil {
-			return nil, err
-		}
-		return netpipe.Buffer(conn), nil
-	})
+	p := newProxy(dialMini(m))
 	t.Cleanup(p.close)
 	return p
 }

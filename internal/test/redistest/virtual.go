@@ -73,11 +73,8 @@ func steppingMini(t *testing.T) (Client, func(by time.Duration)) {
 		return nil
 	}
 	rdb := memoryClient(t, nil, func() (net.Conn, error) {
-		conn, err := m.Dial()
-		if err != nil {
-			return nil, err
-		}
-		return &steppedConn{netpipe.Buffer(conn), set}, nil
+		conn, err := dialMini(m)()
+		return &steppedConn{conn, set}, err
 	})
 	return rdb, func(by time.Duration) {
 		left := make(map[string]time.Duration)
@@ -293,13 +290,18 @@ func newMini(t testing.TB) (Client, *miniredis.Miniredis) {
 // replaced; nil stands for the defaults.
 func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *Options) Client {
 	t.Helper()
-	return memoryClient(t, opt, func() (net.Conn, error) {
+	return memoryClient(t, opt, dialMini(m))
+}
+
+// dialMini returns what connects to m through memory.
+func dialMini(m *miniredis.Miniredis) func() (net.Conn, error) {
+	return func() (net.Conn, error) {
 		conn, err := m.Dial()
 		if err != nil {
 			return nil, err
 		}
 		return netpipe.Buffer(conn), nil
-	})
+	}
 }
 
 // InBubble reports whether the test's time is that of a bubble, which begins in 2000 and
