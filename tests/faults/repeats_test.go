@@ -232,35 +232,36 @@ func TestTryAcquireAll_ShortIDOfAnotherClient(t *testing.T) {
 // unknown.
 func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	t.Parallel()
-	for script, limiters := range map[*lua.Script]int{lua.Acquire: 1, lua.AcquireAll: 3} {
-		t.Run(script.Name, func(t *testing.T) {
-			t.Parallel()
-			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
-				w := newBundle(t, rdb, 10, "4.7.0")
-				w.own = w.own[:limiters]
-				w.mustTryAll(t, 4)
-				var released sync.WaitGroup
-				w.OnScript(func(s *lua.Script, n int) redistest.Action {
-					switch {
-					case s == script && n == 1:
-						for _, l := range w.own {
-							released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
-						}
-						return redistest.DropAnswer
-					case s == script && n == 2:
-						assert.Zero(t, w.Sent(lua.Release))
-					}
-					return redistest.Pass
-				})
-				w.mustTryAll(t, 5)
-				released.Wait()
-				assert.Equal(t, limiters, w.Sent(lua.Release))
-				for i, each := range w.each[:limiters] {
-					each.CheckHeld(t, 5, w.own[i].Name())
-				}
-			})
-		})
+	type row struct {
+		script   *lua.Script
+		limiters int
 	}
+	limitertest.VirtualServer(t, map[string]row{
+		"TryAcquire": {lua.Acquire, 1}, "TryAcquireAll": {lua.AcquireAll, 3},
+	}, func(t *testing.T, rdb redistest.Client, r row) {
+		w := newBundle(t, rdb, 10, "4.7.0")
+		w.own = w.own[:r.limiters]
+		w.mustTryAll(t, 4)
+		var released sync.WaitGroup
+		w.OnScript(func(s *lua.Script, n int) redistest.Action {
+			switch {
+			case s == r.script && n == 1:
+				for _, l := range w.own {
+					released.Go(func() { assert.NoError(t, l.Release(context.Background(), 4)) })
+				}
+				return redistest.DropAnswer
+			case s == r.script && n == 2:
+				assert.Zero(t, w.Sent(lua.Release))
+			}
+			return redistest.Pass
+		})
+		w.mustTryAll(t, 5)
+		released.Wait()
+		assert.Equal(t, r.limiters, w.Sent(lua.Release))
+		for i, each := range w.each[:r.limiters] {
+			each.CheckHeld(t, 5, w.own[i].Name())
+		}
+	})
 }
 
 // A member to give back is found by its id if others have shrunk it, however many newer members

@@ -195,7 +195,7 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 		least, most int64 // free permits after
 		writes      bool  // the give-back writes
 	}
-	limitertest.Each(t, map[string]row{
+	limitertest.Stepping(t, map[string]row{
 		"at once": {func(_ *testing.T, _ redistest.Client, _ limit.Limiter, step func(time.Duration)) { step(-time.Hour) }, 7, 7, true},
 		"others came by": {func(t *testing.T, _ redistest.Client, l limit.Limiter, step func(time.Duration)) {
 			step(-time.Hour)
@@ -221,25 +221,23 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 			step(-past)
 			require.True(t, Take(t, l, "orders", permits).Granted)
 		}, 0, 0, false},
-	}, func(t *testing.T, tc row) {
-		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-			l := k.on(rdb, permits, window)
-			_, giveBack, err := l.TakeReturnable(t.Context(), "orders", 4)
-			require.NoError(t, err)
-			require.True(t, Take(t, l, "orders", 3).Granted)
-			tc.between(t, rdb, l, step)
-			require.NoError(t, giveBack(t.Context()))
-			if tc.writes {
-				requireWithin(t, rdb, limit.Decision{})
-			}
-			d := Take(t, l, "orders", permits)
-			require.False(t, d.Granted)
-			requireWithin(t, rdb, d)
-			assert.GreaterOrEqual(t, d.Remaining, tc.least)
-			assert.LessOrEqual(t, d.Remaining, tc.most)
-			time.Sleep(window)
-			assert.True(t, Take(t, l, "orders", permits).Granted)
-			assert.False(t, Take(t, l, "orders", 1).Granted)
-		})
+	}, func(t *testing.T, rdb redistest.Client, step func(time.Duration), tc row) {
+		l := k.on(rdb, permits, window)
+		_, giveBack, err := l.TakeReturnable(t.Context(), "orders", 4)
+		require.NoError(t, err)
+		require.True(t, Take(t, l, "orders", 3).Granted)
+		tc.between(t, rdb, l, step)
+		require.NoError(t, giveBack(t.Context()))
+		if tc.writes {
+			requireWithin(t, rdb, limit.Decision{})
+		}
+		d := Take(t, l, "orders", permits)
+		require.False(t, d.Granted)
+		requireWithin(t, rdb, d)
+		assert.GreaterOrEqual(t, d.Remaining, tc.least)
+		assert.LessOrEqual(t, d.Remaining, tc.most)
+		time.Sleep(window)
+		assert.True(t, Take(t, l, "orders", permits).Granted)
+		assert.False(t, Take(t, l, "orders", 1).Granted)
 	})
 }
