@@ -169,6 +169,37 @@ var shared = map[string]func(p *play){
 		require.NoError(p, whole.Cancel(p.Context()))
 		p.Java(free(4), take(4), refuse(1))
 	},
+	"WaitsForGo": func(p *play) { p.waits(p.java, p.goes) },
+	"HasGoWait":  func(p *play) { p.waits(p.goes, p.java) },
+	// Several wait on both sides. All are served, at the limiter's pace.
+	"WaitsBesideGo": func(p *play) {
+		const interval = 300 * time.Millisecond
+		p.Java(sets(limitertest.Every(6, interval)))
+		begin := time.Now().Truncate(time.Millisecond)
+		var next atomic.Int64
+		served := together(30, func() bool {
+			s := []service{p.java, p.goes}[next.Add(1)%2]
+			return assert.NoError(p, s.Acquire(p.Context(), p.name, 1))
+		})
+		require.Equal(p, 30, served)
+		require.GreaterOrEqual(p, time.Since(begin), 4*interval, "30 of 6 an interval")
+	},
+}
+
+// waits has a caller that waits in one language be served when the permits of the other have run out.
+func (p *play) waits(waits, holds service) {
+	const interval = 400 * time.Millisecond
+	slow := p.name + "slow"
+	holds.do(slow, sets(rratelimiter.PerHour(4)), take(4))
+	require.False(p, waits.Wait(slow, 1, 50*time.Millisecond))
+
+	holds.do(p.name, sets(limitertest.Every(4, interval)))
+	begin := time.Now().Truncate(time.Millisecond) // the clock of milliseconds is read before and after
+	holds.do(p.name, take(4))
+	require.True(p, waits.Wait(p.name, 3, time.Minute))
+	require.GreaterOrEqual(p, time.Since(begin), interval)
+	require.True(p, holds.Wait(p.name, 4, time.Minute))
+	require.GreaterOrEqual(p, time.Since(begin), 2*interval)
 }
 
 // readsOverride has Java read a rate that Go has set for a while as any other, also if it makes the value, and after its end until Go asks.
@@ -297,50 +328,6 @@ func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 	require.True(t, java.Delete(name))
 	require.True(t, goes.Delete(name))
 	require.Empty(t, kept())
-}
-
-// TestWaiting: a caller that waits in one language is served when the permits of
-// the other have run out.
-func TestWaiting(t *testing.T) {
-	t.Parallel()
-	java, goes, _ := newBoth(t)
-	const interval = 400 * time.Millisecond
-	for what, order := range map[string][2]service{"Java waits for Go": {goes, java}, "Go waits for Java": {java, goes}} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			holds, waits := order[0].in(t), order[1].in(t)
-			name, slow := redistest.Name(t), redistest.Name(t)
-			require.True(t, holds.TrySetRate(slow, rratelimiter.PerHour(4)))
-			require.True(t, holds.Try(slow, 4))
-			require.False(t, waits.Wait(slow, 1, 50*time.Millisecond))
-
-			require.True(t, holds.TrySetRate(name, rratelimiter.Config{Rate: 4, Interval: interval}))
-			// The clock of milliseconds is read before and after.
-			begin := time.Now().Truncate(time.Millisecond)
-			require.True(t, holds.Try(name, 4))
-			require.True(t, waits.Wait(name, 3, time.Minute))
-			require.GreaterOrEqual(t, time.Since(begin), interval)
-			require.True(t, holds.Wait(name, 4, time.Minute))
-			require.GreaterOrEqual(t, time.Since(begin), 2*interval)
-		})
-	}
-}
-
-// Several wait on both sides. All are served, at the limiter's pace.
-func TestWaitingOnBothSides(t *testing.T) {
-	t.Parallel()
-	java, goes, _ := newBoth(t)
-	name := redistest.Name(t)
-	const interval = 300 * time.Millisecond
-	require.True(t, java.TrySetRate(name, rratelimiter.Config{Rate: 6, Interval: interval}))
-	begin := time.Now().Truncate(time.Millisecond)
-	var next atomic.Int64
-	served := together(30, func() bool {
-		s := []service{java, goes}[next.Add(1)%2]
-		return assert.NoError(t, s.Acquire(t.Context(), name, 1))
-	})
-	require.Equal(t, 30, served)
-	require.GreaterOrEqual(t, time.Since(begin), 4*interval, "30 of 6 an interval")
 }
 
 // through makes Redisson use a proxy, on whose acquires act then acts.

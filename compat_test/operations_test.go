@@ -276,20 +276,14 @@ func javaProblem(err error) string {
 func TestRedisson_CodecDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	requireRelease(t, "3.35.0")
-	for _, codec := range []string{
-		"org.redisson.codec.Kryo5Codec",
-		"org.redisson.codec.JsonJacksonCodec",
-		"org.redisson.codec.SerializationCodec",
-		"org.redisson.client.codec.StringCodec",
-	} {
-		for _, cached := range []bool{false, true} {
-			t.Run(codec+"/useScriptCache="+fmt.Sprint(cached), func(t *testing.T) {
-				t.Parallel()
-				peer := sharedDriver(t)
-				playTurns(t, fleet{[]*javaDriver{peer, peer}, *redissonVersion, []any{codec, cached}})
-			})
-		}
-	}
+	peer := sharedDriver(t)
+	limitertest.Each(t, limitertest.Rows(
+		"codec.Kryo5Codec", "codec.JsonJacksonCodec", "codec.SerializationCodec", "client.codec.StringCodec",
+	), func(t *testing.T, codec string) {
+		limitertest.Each(t, limitertest.Rows(true, false), func(t *testing.T, cached bool) {
+			playTurns(t, fleet{[]*javaDriver{peer, peer}, *redissonVersion, []any{"org.redisson." + codec, cached}})
+		})
+	})
 }
 
 // TestRedisson_DatabasesAreApart: a limiter is in one database, and of another one a Redisson

@@ -49,13 +49,6 @@ func newJava(t testing.TB, url string) service {
 	return driver.service(t, url)
 }
 
-// newBoth returns a Java and a Go service that use the shared server.
-func newBoth(t testing.TB, opts ...rratelimiter.Option) (java, goes service, rdb redistest.Client) {
-	t.Helper()
-	java, rdb = newJava(t, redistest.Shared(t).URL()), redistest.Redis(t)
-	return java, newGo(t, rdb, opts...), rdb
-}
-
 // in returns the service for use in a subtest.
 func (s service) in(t testing.TB) service { return service{s.Client, s.java, t} }
 
