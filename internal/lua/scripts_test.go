@@ -295,18 +295,6 @@ func TestAcquire_WritesNoTimeToLiveTwice(t *testing.T) {
 	assert.Less(t, n, grants, "of two for each grant")
 }
 
-// The shared value of a limiter of which each client has its own belongs to none.
-func TestAcquire_PerClientIgnoresSharedValue(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		l := newRig(t, rdb, 3)
-		l.config("type", 1)
-		l.loses(l.keys[1])
-		require.NoError(t, rdb.RPush(t.Context(), l.keys[1], "of something else").Err())
-		assert.EqualValues(t, 1, l.eval(Acquire, member(1)).([]any)[2])
-	})
-}
-
 // The list holds the attempts that a repeat decided last, each of them whole:
 // their late copies take nothing.
 func TestAcquire_NotesLast31Attempts(t *testing.T) {

@@ -58,27 +58,23 @@ func uses(but []string, of func(use step) scenario) map[string]scenario {
 }
 
 // keepAlives are times after which a limiter goes that is not used.
-var keepAlives = []time.Duration{0, 5 * second}
+var keepAlives = limitertest.Rows[time.Duration](0, 5*second)
 
 // A Client's own pair goes when it has not been used for an interval, or for the KeepAlive
 // time, whatever was done to it last and whatever the limiter's own time to live is.
 func TestPerClient_PairExpiresAfterLastUse(t *testing.T) {
 	t.Parallel()
-	for what, before := range map[string]step{
-		"": wait(0), "ClearExpire": does("ClearExpire"), "Expire": expire(hour), "lost value": loseValue,
-	} {
-		for _, d := range keepAlives {
-			t.Run(fmt.Sprint(what, " keep alive ", d), func(t *testing.T) {
-				t.Parallel()
-				cfg := perClient(10, second)
-				cfg.KeepAlive = d
-				perform(t, uses(nil, func(use step) scenario {
-					// A server keeps a key to the end of its last millisecond.
-					return scenario{cfg: cfg, steps: []step{take(3), before, use, wait(max(second, d) + ms), noPair}}
-				}))
-			})
-		}
-	}
+	limitertest.Each(t, map[string]step{
+		"used": wait(0), "ClearExpire": does("ClearExpire"), "Expire": expire(hour), "lost value": loseValue,
+	}, func(t *testing.T, before step) {
+		limitertest.Each(t, keepAlives, func(t *testing.T, d time.Duration) {
+			cfg := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: second, KeepAlive: d}
+			perform(t, uses(nil, func(use step) scenario {
+				// A server keeps a key to the end of its last millisecond.
+				return scenario{cfg: cfg, steps: []step{take(3), before, use, wait(max(second, d) + ms), noPair}}
+			}))
+		})
+	})
 }
 
 // noPair has the Client's pair be gone, of a limiter that was renamed too.
@@ -98,12 +94,11 @@ func TestPerClient_PairExpiresAfterClockWentBack(t *testing.T) {
 	for version, but := range map[string][]string{
 		newest: leave, windowed: append(leave, "TryAcquireAll", "Release", "KeepState"), // which need a record of each grant
 	} {
-		for _, d := range keepAlives {
-			t.Run(fmt.Sprint(version, " keep alive ", d), func(t *testing.T) {
-				t.Parallel()
-				cfg := perClient(10, second)
-				cfg.KeepAlive = d
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			limitertest.Each(t, keepAlives, func(t *testing.T, d time.Duration) {
 				of := func(use step) scenario {
+					cfg := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 10, Interval: second, KeepAlive: d}
 					back := func(p *play) { p.setClock(-hour) }
 					return scenario{cfg: cfg, version: version, steps: []step{take(3), takeReturnable, back, use, pairEnds(max(second, d))}}
 				}
@@ -111,7 +106,7 @@ func TestPerClient_PairExpiresAfterClockWentBack(t *testing.T) {
 				all["giving back"] = of(giveBack)
 				perform(t, all)
 			})
-		}
+		})
 	}
 }
 
