@@ -228,8 +228,11 @@ func javaDo(ctx context.Context, java *javaClient, name string, op model.Op, bas
 	case "expireAt":
 		return javaSays(ask[bool](ctx, java, op.Do, name, base+op.At))
 	case "ttl":
-		left, err := javaTTL(ctx, java, name)
-		return model.SayTTL(left, javaProblem(err))
+		ms, err := ask[int64](ctx, java, op.Do, name)
+		if err != nil {
+			return javaSays(nil, err)
+		}
+		return model.SayTTL(ms)
 	case "exists":
 		return javaSays(ask[bool](ctx, java, "isExists", name))
 	case "clearExpire", "delete", "unlink":
@@ -246,9 +249,6 @@ func javaSays(value any, err error) model.Answer {
 }
 
 func javaProblem(err error) string {
-	if err == nil {
-		return ""
-	}
 	if thrown, ok := errors.AsType[*javadriver.ThrownError](err); ok {
 		// Behind that is the command, some releases with the script's text.
 		message, _, _ := strings.Cut(thrown.Message, ". channel: ")

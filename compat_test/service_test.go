@@ -296,15 +296,6 @@ func rateArgs(cfg rratelimiter.Config, more ...any) []any {
 	return append([]any{cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()}, more...)
 }
 
-// javaTTL returns remainTimeToLive as go-redis would: -1 for no expiry, -2 for no limiter.
-func javaTTL(ctx context.Context, c *javaClient, limiter string) (time.Duration, error) {
-	ms, err := ask[int64](ctx, c, "ttl", limiter)
-	if err != nil || ms < 0 {
-		return time.Duration(ms), err
-	}
-	return time.Duration(ms) * time.Millisecond, nil
-}
-
 func TestDriverJVMEnds(t *testing.T) {
 	t.Parallel()
 	d := startDriver(t, *redissonVersion)

@@ -30,7 +30,7 @@ var names = map[string]calls.Name{
 func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
 	switch op.Do {
 	case "settle":
-		return Says("done", op.Settle(ctx, l))
+		return op.says(calls.Answer{Err: op.Settle(ctx, l)})
 	case "wait":
 		if op.Do = "tryAcquire"; len(op.To) > 0 {
 			op.Do = "acquireAll"
@@ -76,22 +76,25 @@ func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimi
 
 // says returns what the answer of the call says.
 func (op Op) says(a calls.Answer) Answer {
-	if op.Do == "ttl" {
-		left, err := TTL(a.Left, a.OK, a.Err)
-		return SayTTL(left, problem(err))
-	}
-	if a.Err != nil {
+	switch {
+	case op.Do == "ttl" && errors.Is(a.Err, rratelimiter.ErrNotInitialized):
+		return SayTTL(-2)
+	case a.Err != nil:
 		return Say(problem(a.Err))
+	case op.Do == "ttl" && !a.OK:
+		return SayTTL(-1)
 	}
 	said := []any{a.OK, a.Limit, a.Free}
 	switch op.Do {
 	case "takeUpTo":
 		said = append([]any{a.Taken}, said...)
 	case "take", "reserve", "peek":
-	case "reset", "release", "setRate", "setRateArgs", "rename":
+	case "reset", "release", "settle", "setRate", "setRateArgs", "rename":
 		return Say("done")
 	case "availablePermits":
 		return Say(a.Free)
+	case "ttl":
+		return SayTTL(a.Left.Milliseconds())
 	case "getConfig":
 		return Say(fmt.Sprint(a.Set.Type, a.Set.Rate, a.Set.Interval.Milliseconds(), a.Set.KeepAlive.Milliseconds()))
 	default:
@@ -114,35 +117,12 @@ func (op Op) Settle(ctx context.Context, l *rratelimiter.RateLimiter) error {
 // age is how long ago the reserved row was granted.
 func (op Op) age() int64 { return max(0, -op.Row.At-op.Early) }
 
-// TTL is a handle's TTL as Java tells it: -1 if the limiter does not expire, -2 if there
-// is none.
-func TTL(left time.Duration, expires bool, err error) (time.Duration, error) {
-	switch {
-	case errors.Is(err, rratelimiter.ErrNotInitialized):
-		return -2, nil
-	case err == nil && !expires:
-		return -1, nil
+// SayTTL returns the answer of a time to live in ms: -1 if there is none, -2 if there is no limiter.
+func SayTTL(ms int64) Answer {
+	if ms < 0 {
+		return Say(ms)
 	}
-	return left, err
-}
-
-// SayTTL returns the answer of a time to live, or of what there is in place of one.
-func SayTTL(left time.Duration, problem string) Answer {
-	switch {
-	case problem != "":
-		return Say(problem)
-	case left < 0:
-		return Say(int64(left))
-	}
-	return Say("ms").With(left.Milliseconds())
-}
-
-// Says returns the answer of a call.
-func Says(value any, err error) Answer {
-	if err != nil {
-		return Say(problem(err))
-	}
-	return Say(value)
+	return Say("ms").With(ms)
 }
 
 func problem(err error) string {
@@ -159,8 +139,5 @@ func problem(err error) string {
 			return known.text
 		}
 	}
-	if err != nil {
-		return "error: " + err.Error()
-	}
-	return ""
+	return "error: " + err.Error()
 }
