@@ -313,7 +313,7 @@ func playTurns(t *testing.T, f fleet) {
 			javas = append(javas, peer.openThere(t))
 		} else {
 			rdb, ops = redistest.Redis(t), min(ops, 1000)
-			javas = append(javas, peer.openBy(t, "openCodec", append([]any{redistest.Shared(t).URL()}, f.codec...)...))
+			javas = append(javas, peer.openBy(t, "open", append([]any{redistest.Shared(t).URL(), ""}, f.codec...)...))
 		}
 		released = append(released, peer.release)
 	}

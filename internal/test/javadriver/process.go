@@ -148,7 +148,7 @@ func Call[T any](ctx context.Context, p *Process, op string, args ...any) (answe
 		return answer, errors.Join(fmt.Errorf("%s: %w", op, call.Error), p.err)
 	}
 	class, message, _ := strings.Cut(string(thrown), ": ")
-	if class == "UnsupportedException" {
+	if class == "NoSuchMethodException" {
 		return answer, fmt.Errorf("%s: %w", op, ErrUnsupported)
 	}
 	return answer, fmt.Errorf("%s: %w", op, &ThrownError{class, message})

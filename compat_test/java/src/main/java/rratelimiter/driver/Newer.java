@@ -43,14 +43,14 @@ final class Newer {
                 }
             }
         }
-        throw new UnsupportedException("setNameMapper");
+        throw new NoSuchMethodException("setNameMapper");
     }
 
-    private static Class<?> rateArgsClass() throws UnsupportedException {
+    private static Class<?> rateArgsClass() throws NoSuchMethodException {
         try {
             return Class.forName(RATE_ARGS);
         } catch (ClassNotFoundException e) {
-            throw new UnsupportedException("RateLimiterArgs");
+            throw new NoSuchMethodException("RateLimiterArgs");
         }
     }
 
@@ -62,13 +62,13 @@ final class Newer {
         }
     }
 
-    private static Method method(Class<?> api, String name, Object[] args) throws UnsupportedException {
+    private static Method method(Class<?> api, String name, Object[] args) throws NoSuchMethodException {
         for (Method method : api.getMethods()) {
             if (method.getName().equals(name) && takes(method.getParameterTypes(), args)) {
                 return method;
             }
         }
-        throw new UnsupportedException(name);
+        throw new NoSuchMethodException(name);
     }
 
     private static boolean takes(Class<?>[] types, Object[] args) {

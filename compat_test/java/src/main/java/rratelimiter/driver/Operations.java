@@ -21,8 +21,7 @@ import org.redisson.config.SingleServerConfig;
  *
  * <pre>
  * version                                                         its release
- * open CLIENT URL [PREFIX]                                        its client id
- * openCodec CLIENT URL CODEC SCRIPTCACHE                          its client id; CODEC is a class
+ * open CLIENT URL [PREFIX [CODEC SCRIPTCACHE]]                    its client id; CODEC is a class
  * openOn CLIENT SERVERS MASTER ADDRESSES INSTEAD TIMEOUT LABEL [PAUSE] its client id; see {@link Servers}
  * close CLIENT
  * trySetRate CLIENT NAME TYPE RATE INTERVAL KEEPALIVE             true or false
@@ -45,7 +44,7 @@ import org.redisson.config.SingleServerConfig;
  * </pre>
  *
  * A KEEPALIVE of 0 stands for the form of the call that has none. A client with a PREFIX has a
- * name mapper that puts it before every name.
+ * name mapper that puts it before every name. What a release lacks throws NoSuchMethodException.
  */
 final class Operations {
 
@@ -57,8 +56,6 @@ final class Operations {
                 return Redisson.class.getPackage().getImplementationVersion();
             case "open":
                 return open(args);
-            case "openCodec":
-                return keep(args, withCodec(args));
             case "openOn":
                 return keep(args, Servers.config(args));
             case "close":
@@ -118,27 +115,18 @@ final class Operations {
     }
 
     private String open(Arguments args) throws Throwable {
-        Config config = small();
-        SingleServerConfig server = single(config, args.word(1));
-        if (args.has(2)) {
-            Newer.mapNames(config, server, args.word(2));
-        }
-        return keep(args, config);
-    }
-
-    private static Config withCodec(Arguments args) throws ReflectiveOperationException {
-        Config config = small();
-        single(config, args.word(1));
-        config.setCodec((Codec) Class.forName(args.word(2)).getDeclaredConstructor().newInstance());
-        config.setUseScriptCache(Boolean.parseBoolean(args.word(3)));
-        return config;
-    }
-
-    private static Config small() {
         Config config = new Config();
         config.setThreads(2);
         config.setNettyThreads(2);
-        return config;
+        SingleServerConfig server = single(config, args.word(1));
+        if (args.has(2) && !args.word(2).isEmpty()) {
+            Newer.mapNames(config, server, args.word(2));
+        }
+        if (args.has(3)) {
+            config.setCodec((Codec) Class.forName(args.word(3)).getDeclaredConstructor().newInstance());
+            config.setUseScriptCache(Boolean.parseBoolean(args.word(4)));
+        }
+        return keep(args, config);
     }
 
     private static SingleServerConfig single(Config config, String url) {
@@ -183,10 +171,10 @@ final class Operations {
         return Newer.call(result, "keepState", Boolean.parseBoolean(args.word(6)));
     }
 
-    private static RExpirable expirable(RRateLimiter limiter, Arguments args) throws UnsupportedException {
+    private static RExpirable expirable(RRateLimiter limiter, Arguments args) throws NoSuchMethodException {
         if (limiter instanceof RExpirable) {
             return (RExpirable) limiter;
         }
-        throw new UnsupportedException(args.operation);
+        throw new NoSuchMethodException(args.operation);
     }
 }
