@@ -12,6 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -28,14 +29,6 @@ func newPlan(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) pl
 		return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
 	}
 	return plan{c, byDefault("{ann}requests", rratelimiter.PerMinute(3)), byDefault("{ann}tokens", rratelimiter.PerHour(1000))}
-}
-
-// eachOldest runs test beside a Redisson of each layout of members.
-func eachOldest(t *testing.T, test func(t *testing.T, p plan)) {
-	t.Helper()
-	limitertest.Virtual(t, limitertest.MembersOf, func(t *testing.T, rdb redistest.Client, version string) {
-		test(t, newPlan(t, rdb, rratelimiter.WithRedissonVersion(version)))
-	})
 }
 
 func (p plan) take(t *testing.T, tokens int64) []limit.Decision {
@@ -179,7 +172,11 @@ var ofClaims = limitertest.Tests[plan]{
 
 func TestClaims(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, ofClaims, func(t *testing.T, test func(t *testing.T, p plan)) { eachOldest(t, test) })
+	limitertest.Each(t, ofClaims, func(t *testing.T, test func(t *testing.T, p plan)) {
+		limitertest.Virtual(t, limitertest.MembersOf, func(t *testing.T, rdb redistest.Client, version string) {
+			test(t, newPlan(t, rdb, rratelimiter.WithRedissonVersion(version)))
+		})
+	})
 }
 
 var ofHandles = limitertest.Tests[redistest.Client]{
@@ -267,8 +264,8 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 	"KeyedFunc_GivesEachKeyItsRate": func(t *testing.T, rdb redistest.Client) {
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", newPlans().of)
 		require.NoError(t, k.Err())
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Hour}, take(t, k, "ann", 4))
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 100, Remaining: 96, ResetAfter: time.Minute}, take(t, k, "bob", 4))
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Hour}, limittest.Take(t, k, "ann", 4))
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 100, Remaining: 96, ResetAfter: time.Minute}, limittest.Take(t, k, "bob", 4))
 		_, err := k.Take(t.Context(), "eve", 1)
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig, "there is no plan for her")
 		require.ErrorContains(t, err, `"plan:eve"`)
@@ -277,49 +274,50 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 	"KeyedFunc_ChangedRateReachesTheKeyAtItsNextCall": func(t *testing.T, rdb redistest.Client) {
 		p := newPlans()
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", p.of, rratelimiter.WithRefusalCache())
-		take(t, k, "ann", 10)
-		assert.False(t, take(t, k, "ann", 1).Granted)
+		limittest.Take(t, k, "ann", 10)
+		assert.False(t, limittest.Take(t, k, "ann", 1).Granted)
 		p["ann"] = rratelimiter.PerHour(50)
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 50, Remaining: 39, ResetAfter: time.Hour}, take(t, k, "ann", 1), "the 10 are still in use")
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 50, Remaining: 39, ResetAfter: time.Hour}, limittest.Take(t, k, "ann", 1),
+			"the 10 are still in use")
 		p["ann"] = rratelimiter.PerHour(10)
-		assert.False(t, take(t, k, "ann", 1).Granted)
+		assert.False(t, limittest.Take(t, k, "ann", 1).Granted)
 		p["ann"] = rratelimiter.Config{Rate: -1, Interval: time.Hour}
 		require.ErrorIs(t, limitertest.Second(k.Take(t.Context(), "ann", 1)), rratelimiter.ErrInvalidConfig)
 		p["ann"] = rratelimiter.PerHour(50)
-		assert.True(t, take(t, k, "ann", 1).Granted)
+		assert.True(t, limittest.Take(t, k, "ann", 1).Granted)
 	},
 
 	// Of two programs the one that learnt later wins, and none changes the rate back.
 	"KeyedFunc_ProgramsDoNotFight": func(t *testing.T, rdb redistest.Client) {
 		early, late := newPlans(), newPlans()
 		a, b := limitertest.NewClient(t, rdb).KeyedFunc("plan:", early.of), limitertest.NewClient(t, rdb).KeyedFunc("plan:", late.of)
-		take(t, a, "ann", 1)
-		take(t, b, "ann", 1)
+		limittest.Take(t, a, "ann", 1)
+		limittest.Take(t, b, "ann", 1)
 		time.Sleep(time.Minute)
 		early["ann"] = rratelimiter.PerHour(50)
 		for range 5 {
-			assert.EqualValues(t, 50, take(t, a, "ann", 1).Limit)
-			assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit, "it has not learnt yet")
+			assert.EqualValues(t, 50, limittest.Take(t, a, "ann", 1).Limit)
+			assert.EqualValues(t, 50, limittest.Take(t, b, "ann", 1).Limit, "it has not learnt yet")
 			time.Sleep(2 * time.Minute)
 		}
 		late["ann"] = rratelimiter.PerHour(50)
-		assert.EqualValues(t, 50, take(t, b, "ann", 1).Limit)
+		assert.EqualValues(t, 50, limittest.Take(t, b, "ann", 1).Limit)
 		late["ann"] = rratelimiter.PerHour(20)
-		assert.EqualValues(t, 20, take(t, b, "ann", 1).Limit)
+		assert.EqualValues(t, 20, limittest.Take(t, b, "ann", 1).Limit)
 		time.Sleep(2 * time.Minute)
-		assert.EqualValues(t, 20, take(t, a, "ann", 1).Limit, "it learnt before")
+		assert.EqualValues(t, 20, limittest.Take(t, a, "ann", 1).Limit, "it learnt before")
 	},
 
 	"KeyedFunc_CostsNothingWhileTheAnswerIsTheSame": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		p := newPlans()
 		k := client.KeyedFunc("plan:", p.of)
-		take(t, k, "bob", 1)
+		limittest.Take(t, k, "bob", 1)
 		handle := k.Limiter("bob")
 		assert.Same(t, handle, k.Limiter("bob"))
 		require.NoError(t, client.RateLimiter("plan:bob").SetRate(t.Context(), rratelimiter.PerHour(3)))
 		p["bob"] = rratelimiter.PerHour(7)
-		assert.EqualValues(t, 3, take(t, k, "bob", 1).Limit, "it was set on purpose")
+		assert.EqualValues(t, 3, limittest.Take(t, k, "bob", 1).Limit, "it was set on purpose")
 	},
 
 	// Observers tell limiters of keys with the same prefix, or with none, apart by their names.
@@ -328,7 +326,7 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(seen))
 		requests := client.Keyed("", rratelimiter.PerMinute(10), rratelimiter.WithName("requests"))
 		tokens := client.Keyed("", rratelimiter.PerMinute(1000), rratelimiter.WithName("tokens"))
-		take(t, requests, "requests:{ann}", 1)
+		limittest.Take(t, requests, "requests:{ann}", 1)
 		_, err := client.TakeAll(t.Context(), requests.Claim("requests:{ann}", 1), tokens.Claim("tokens:{ann}", 50))
 		require.NoError(t, err)
 		r, err := tokens.Reserve(t.Context(), "tokens:{ann}", 10, 0)
@@ -387,11 +385,4 @@ func (p plans) of(key string) rratelimiter.Config { return p[key] }
 
 func newPlans() plans {
 	return plans{"ann": rratelimiter.PerHour(10), "bob": rratelimiter.PerMinute(100)}
-}
-
-func take(t *testing.T, k *rratelimiter.KeyedLimiter, key string, n int64) limit.Decision {
-	t.Helper()
-	d, err := k.Take(t.Context(), key, n)
-	require.NoError(t, err)
-	return d
 }

@@ -38,6 +38,8 @@ func TestScripts(t *testing.T) {
 				configure, s.unlocks = append(configure, writable), option == "writable"
 			case "others":
 				configure, fills = append(configure, withOthers), append(fills, (*site).visitors)
+			case "20000/s": // as many reads as usual would take a minute to see 50,000 limiters for the first time
+				configure = append(configure, func(cfg *dashboard.Config) { cfg.Reads = 20_000 })
 			case "shop":
 				fills = append(fills, (*site).shop)
 			default: // a pattern
@@ -133,7 +135,7 @@ func (s *scene) beside(step story.Step) bool {
 //	unlock a guess                    gives the page this token, or the right one
 //	see #told =~ ^Done                waits until an element is seen, and has this text (=>) or matches (=~)
 //	hide #told                        waits until it is not seen
-//	until document.hidden             waits until this is true
+//	until document.hidden             waits until this is true; patiently does so for two minutes
 //	run window.x = 1                  runs it
 //	click #x, fill #x => text, choose #x => value, press Enter, press some text
 //	tab #x                            moves the focus on until it is there; focus #x only waits for that
@@ -176,6 +178,8 @@ func (s *scene) page(step story.Step) {
 		p.until("!" + seen(rest))
 	case "until":
 		p.until(code)
+	case "patiently":
+		p.within(2*time.Minute, code)
 	case "run":
 		p.eval(code)
 	case "focus":
