@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
+	"github.com/rratelimiter/rratelimiter/internal/words"
 )
 
 func TestErrors_ServerUnreachable(t *testing.T) {
@@ -437,4 +439,67 @@ type onRead struct {
 func (r onRead) Read(p []byte) (int, error) {
 	r.f()
 	return r.Reader.Read(p)
+}
+
+func TestParseRate(t *testing.T) {
+	t.Parallel()
+	day := 24 * time.Hour
+	for text, want := range map[string]rratelimiter.Config{
+		"100/1s": rratelimiter.PerSecond(100), "5/500ms": limitertest.Every(5, 500*time.Millisecond), "1000/1h": rratelimiter.PerHour(1000),
+		"1/1ms": limitertest.Every(1, time.Millisecond), "7/1m30s": limitertest.Every(7, 90*time.Second),
+		"3/1.5s": limitertest.Every(3, 1500*time.Millisecond), "9007199254740991/1s": rratelimiter.PerSecond(rratelimiter.MaxRate),
+		"10/s": rratelimiter.PerSecond(10), "10/m": rratelimiter.PerMinute(10), "10/h": rratelimiter.PerHour(10), "10/d": rratelimiter.PerDay(10),
+		"10/ms": limitertest.Every(10, time.Millisecond), "10/1d": rratelimiter.PerDay(10), "5/90s": limitertest.Every(5, 90*time.Second),
+		"5/1d12h": limitertest.Every(5, 36*time.Hour), "5/0.5d": limitertest.Every(5, day/2), "1/106751d": limitertest.Every(1, 106_751*day),
+	} {
+		permits, interval, err := parseRate(text)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, limitertest.Every(permits, interval), text)
+	}
+}
+
+func TestParseRateRefuses(t *testing.T) {
+	t.Parallel()
+	for why, texts := range map[string][]string{
+		"want permits/interval, such as 100/s, 5/500ms or 1000/1d": {"", "100"},
+		"PERMITS is not a number of permits, 1 to 9007199254740991": {
+			"/1s", "0/s", "0/1s", "many/1s", "1.5/1s", "-1/1s", "9007199254740992/1s",
+		},
+		"INTERVAL is not a whole number of milliseconds": {"1/1.5ms"},
+		"INTERVAL is not an interval from 1ms to 106751d, such as s, 500ms, 1m30s or 1d": {
+			"1/", "1/1", "1/min", "1/1s/1s", "1/0s", "1/0d", "1/-1s", "1/1us", "1/106752d", "1/99999999999d", "1/1d-1s", "1/2h1d", "1/1dd",
+		},
+	} {
+		for _, text := range texts {
+			permits, interval, _ := strings.Cut(text, "/")
+			want := strings.NewReplacer("PERMITS", strconv.Quote(permits), "INTERVAL", strconv.Quote(interval)).Replace(why)
+			_, _, err := parseRate(text)
+			assert.ErrorContains(t, err, want, text)
+		}
+	}
+}
+
+func FuzzParseRate(f *testing.F) {
+	for _, text := range []string{
+		"100/1s", "5/500ms", "1000/1h", "1/1h0m1s", "1/", "/", "-1/1s", "1/9223372036854ms", "9007199254740991/.5s", "10/d",
+		"1/106751d1h", "1/0.1d2h",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		permits, interval, err := parseRate(text)
+		if err != nil {
+			if permits != 0 || interval != 0 {
+				t.Errorf("%q: %d, %v beside %v", text, permits, interval, err)
+			}
+			return
+		}
+		if permits < 1 || permits > rratelimiter.MaxRate || interval < time.Millisecond || interval%time.Millisecond != 0 {
+			t.Errorf("%q: %d, %v", text, permits, interval)
+		}
+		written := words.ShortRate(permits, interval.Milliseconds())
+		if again, same, err := parseRate(written); err != nil || again != permits || same != interval {
+			t.Errorf("%q is written as %q, which is %d, %v, %v", text, written, again, same, err)
+		}
+	})
 }

@@ -23,9 +23,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -481,4 +483,108 @@ func TestTheDashboardOfNoAddress(t *testing.T) {
 	}
 	assert.Contains(t, stderr.String(), "127.0.0.1:6379")
 	assert.Contains(t, stderr.String(), "; --redis or $REDIS_URL names another server, --demo starts one to look around\n")
+}
+
+// Members of grants of one slice of a large limiter become one, and show says by how much that makes permits late.
+func TestShowOfMergedMembers(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	name := redistest.Name(t)
+	limiter := limitertest.NewClient(t, s.rdb).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerDay(10_000)))
+	taken := int64(0)
+	require.Eventually(t, func() bool {
+		limitertest.MustAcquire(t, limiter, 1)
+		taken++
+		return taken > 60 && s.show("%q", name).States[0].Merged > 0
+	}, time.Minute, time.Millisecond)
+	found := s.show("%q", name)
+	assert.Empty(t, found.Anomalies)
+	st := found.States[0]
+	assert.Equal(t, taken, st.InUse)
+	assert.Less(t, st.Members, taken)
+	assert.Equal(t, (22*time.Minute + 30*time.Second).Milliseconds(), st.LateMS)
+	assert.Regexp(t, `(?m)^  merged +\d+ of them, whose permits come back up to 22m30s late$`, s.rrl("show %q", name).stdout)
+}
+
+func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play("set-rate orders 10000/1h => ...\n")
+	limitertest.AddGrants(t, s.rdb, "{orders}:permits", 0, look.MaxMembers+1, 1)
+	found := s.show("orders")
+	require.Len(t, found.Anomalies, 1)
+	assert.Equal(t, "not_all_read", found.Anomalies[0].Kind)
+	assert.Nil(t, found.States[0].Free)
+	assert.EqualValues(t, look.MaxMembers+1, found.States[0].Members)
+	assert.Len(t, found.States[0].Permits, 20)
+}
+
+// The keys of other limiters are named for what they look like. Nothing calls them broken, or would have them deleted.
+func TestShow_NamesKeysOfOtherLimiters(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	s.play(`
+take fixed-window win --limit 10/1h                   => ...
+take sliding-log log --limit 10/1h --thresholds hash  => ...
+take token-bucket bucket --limit 10+1/1h              => ...
+threshold log 5 --thresholds hash                     => ...
+`)
+	require.NoError(t, s.Set("text", "x"))
+	for name, like := range map[string]string{
+		"win": "a string that expires in 1h, as of a fixed window or a token bucket", "log": "a sorted set that expires in 1h, as of a sliding log",
+		"bucket": "a string that expires in ", "hash": "a hash, which may be the thresholds of sliding logs", "text": "a string\n",
+	} {
+		shown := s.rrl("show %s", name)
+		assert.Equal(t, exitNo, shown.code, name)
+		assert.Contains(t, shown.stdout, "key "+name+" is no RateLimiter's. It is "+like)
+		found := object(t, s.rrl("show %s --json", name).stdout)
+		assert.NotContains(t, found, "broken", name)
+		assert.NotContains(t, found, "state", name)
+		for _, command := range []string{"show", "delete", "reset", "expire --clear", "release", "watch --count 1"} {
+			got := s.rrl("%s %s", command, name)
+			assert.NotContains(t, got.stdout+got.stderr, "--force", command)
+			assert.NotContains(t, got.stdout+got.stderr, "broken", command)
+		}
+		assert.True(t, s.Exists(name), name)
+	}
+}
+
+// A large set takes several calls of the script, and permits that have run out are no
+// longer in use.
+func TestReleaseOfManyMembers(t *testing.T) {
+	t.Parallel()
+	s := shared(t)
+	name := redistest.Name(t)
+	s.play(fmt.Sprintf("set-rate %[1]s 10000/1h => ...\nredis SET {%[1]s}:value 8950\n", name))
+	limitertest.AddGrants(t, s.rdb, "{"+name+"}:permits", 2*time.Hour, 50, 1)
+	limitertest.AddGrants(t, s.rdb, "{"+name+"}:permits", time.Second, 1000, 1)
+	s.play(`
+release NAME -n 300  => gave back 300 permits
+release NAME -n 5000 => gave back 700 permits, no more were in use
+`, "NAME", name)
+	assert.EqualValues(t, 10_000, *s.show("%q", name).States[0].Free)
+}
+
+// What may have happened is not done twice, and not said to have been done.
+func TestRelease_LostAnswerIsUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	s := alone(t)
+	proxy := redistest.StartProxy(t, s.addr)
+	s.play("set-rate orders 10/1h => ...\nacquire orders -n 9 => ...\n")
+	var sent atomic.Int64
+	proxy.OnCommand(func(c redistest.Command) redistest.Action {
+		if c.Name() == "evalsha" && c.Args[1] == lua.Release.SHA || c.Name() == "eval" && c.Args[1] == lua.Release.Source {
+			sent.Add(1)
+			if c.Name() == "eval" {
+				return redistest.DropAnswer
+			}
+		}
+		return redistest.Pass
+	})
+	got := rrl(t, "release orders -n 3 --redis %s", proxy.Addr())
+	assert.Equal(t, exitError, got.code)
+	assert.Empty(t, got.stdout)
+	assert.Regexp(t, `^rrl: orders: outcome unknown`, got.stderr)
+	assert.LessOrEqual(t, sent.Load(), int64(2), "by its hash, then by its source")
+	assert.EqualValues(t, 4, *s.show("orders").States[0].Free)
 }

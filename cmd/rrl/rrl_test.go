@@ -161,6 +161,7 @@ func (s servers) play(script string, pairs ...string) {
 //	redis HSET bad rate x                   of the server, with its answer
 //	clock 1m                                sets the server's clock, from the script's start
 //	default orders 10/1h => 10              a permit for a program with this default and keep-alive time, and the limit
+//	reserve orders 10/1h 2 1m 3             a reservation by such a program, with its hold, and what is settled of it or nothing
 //	complete show api: => api:a api:b :4    what a shell offers, and what cobra says to it: no files
 //	close                                   ends the server
 //	input "orders\n" update-rate - 5/1h     rrl, with this on standard input
@@ -176,8 +177,8 @@ func (s servers) step(step story.Step) {
 	case "clock":
 		s.mini.SetTime(startOfClock.Add(step.Span(s.t, 1)))
 		return
-	case "default":
-		s.takeByDefault(step)
+	case "default", "reserve":
+		s.byDefault(step)
 		return
 	case "complete":
 		got := rrl(s.t, "__complete %s %s", strings.Join(s.flags, " "), step.Line[len("complete "):strings.Index(step.Line, " =>")])
@@ -202,13 +203,21 @@ func (s servers) step(step story.Step) {
 	}
 }
 
-// takeByDefault takes a permit by a handle of its own: that compares its default at its first request.
-func (s servers) takeByDefault(step story.Step) {
+// byDefault takes or reserves permits by a handle of its own: that compares its default at its first request.
+func (s servers) byDefault(step story.Step) {
 	s.t.Helper()
 	var cfg rratelimiter.Config
 	var err error
 	cfg.Rate, cfg.Interval, err = parseRate(step.Words[2])
 	require.NoError(s.t, err)
+	if step.Words[0] == "reserve" {
+		l := limitertest.ByDefault(limitertest.NewClient(s.t, s.rdb), step.Words[1], cfg)
+		r := limitertest.Reserve(s.t, l, step.Int(s.t, 3), rratelimiter.Hold(step.Span(s.t, 4)))
+		if used := step.Int(s.t, 5); used > 0 {
+			require.NoError(s.t, r.Settle(s.t.Context(), used))
+		}
+		return
+	}
 	cfg.KeepAlive = step.Span(s.t, 3)
 	l := limitertest.ByDefault(limitertest.NewClient(s.t, s.rdb), step.Words[1], cfg)
 	assert.Equal(s.t, step.Want, fmt.Sprint(limitertest.Take(s.t, l, 1).Limit), step.Line)
