@@ -75,7 +75,8 @@ func (s *site) plain(what, body string) *http.Request {
 // untouchable is a client that fails the test when it is used.
 func untouchable(t *testing.T) redistest.Client {
 	t.Helper()
-	rdb := redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+	const addr = "127.0.0.1:1" // no name that go-redis would look up
+	rdb := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("Redis was asked")
 		return nil, errors.New("not to be asked")
 	}})

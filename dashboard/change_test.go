@@ -202,6 +202,8 @@ func TestScripts(t *testing.T) {
 						withLogs(words[1:]...)(c)
 					case "others":
 						withOthers(c)
+					case "hosts":
+						c.Hosts = words[1:]
 					case "observer":
 						c.Observer = &Observer{}
 					case "api", "untouchable":
@@ -239,6 +241,7 @@ func (s *site) play(script string, pairs ...string) {
 //	take log:ann 5                             takes permits of an other limiter
 //	settle orders 20                           takes a permit by a reservation that turns out to need as many as that
 //	wait 10s                                   lets time pass
+//	host evil.example at 10.0.0.5 => 421       is what a browser gets that calls this server so, if it is reached at this address
 //	refuses 403 "Sec-Fetch-Site: cross-site"   answers all changes with such headers so; one without a value is left out
 //	log limiter changed                        is in the log
 //	GET limiter?name=orders => {"free":6}      asks, and compares the answer as lacks says
@@ -283,6 +286,12 @@ func (s *site) step(step story.Step) {
 		})
 	case "refuses":
 		s.refuses(step)
+	case "host":
+		at := ""
+		if len(words) > 3 {
+			at = words[3]
+		}
+		assert.Equal(t, step.Want, strconv.Itoa(s.byHost(words[1], at)), step.Line)
 	case "log":
 		assert.Contains(t, s.log.String(), strings.Join(words[1:], " "))
 	default:

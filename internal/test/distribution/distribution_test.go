@@ -418,42 +418,25 @@ func TestRelease_ChangesNothingIfACheckFails(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("make release runs in a shell")
 	}
-	git := func(args ...string) func(t *testing.T, dir string) {
-		return func(t *testing.T, dir string) {
-			t.Helper()
-			run(t, dir, someone, "git", args...)
-		}
-	}
-	write := func(name, text string, then func(t *testing.T, dir string)) func(t *testing.T, dir string) {
-		return func(t *testing.T, dir string) {
-			t.Helper()
-			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-			then(t, dir)
-		}
-	}
-	nothing := func(*testing.T, string) {}
-	commit := git("commit", "-q", "-a", "-m", "a change")
-	for name, c := range map[string]struct {
-		version string
-		before  func(t *testing.T, dir string)
-		want    string
-	}{
-		"NoVersion":      {"", nothing, "usage: make release VERSION=v1.2.3"},
-		"NoSemver":       {"0.3", nothing, "usage: make release VERSION=v1.2.3"},
-		"SecondMajor":    {"v2.0.0", nothing, "usage: make release VERSION=v1.2.3"},
-		"NoBranch":       {"v0.3.0", git("checkout", "-q", "--detach"), "no branch is checked out"},
-		"NotCommitted":   {"v0.3.0", write("new.go", "package rratelimiter\n", nothing), "not committed"},
-		"TagExists":      {"v0.3.0", git("tag", "otellimit/v0.3.0"), "the tag otellimit/v0.3.0 exists"},
-		"NoHeading":      {"v0.4.0", nothing, "no heading '## [0.4.0] - YYYY-MM-DD'"},
-		"NotTested":      {"v0.3.0", git("remote", "add", "origin", "https://example.com"), "for a clone without remotes"},
-		"DoesNotBuild":   {"v0.3.0", write("otellimit/otellimit.go", "package otellimit\n\nimport _ \""+module+"/limit\"\n", commit), "/limit"},
-		"OfAnotherPlace": {"v0.3.0", write("cmd/rrl/go.mod", "module example.com/rrl\n", commit), "example.com/rrl"},
+	for name, c := range map[string]struct{ version, before, want string }{
+		"NoVersion":    {"", "", "usage: make release VERSION=v1.2.3"},
+		"NoSemver":     {"0.3", "", "usage: make release VERSION=v1.2.3"},
+		"SecondMajor":  {"v2.0.0", "", "usage: make release VERSION=v1.2.3"},
+		"NoBranch":     {"v0.3.0", "git checkout -q --detach", "no branch is checked out"},
+		"NotCommitted": {"v0.3.0", "echo package rratelimiter > new.go", "not committed"},
+		"TagExists":    {"v0.3.0", "git tag otellimit/v0.3.0", "the tag otellimit/v0.3.0 exists"},
+		"NoHeading":    {"v0.4.0", "", "no heading '## [0.4.0] - YYYY-MM-DD'"},
+		"NotTested":    {"v0.3.0", "git remote add origin https://example.com", "for a clone without remotes"},
+		"DoesNotBuild": {
+			"v0.3.0", `printf 'package otellimit\n\nimport _ "` + module + `/limit"\n' > otellimit/otellimit.go; git commit -qam change`, "/limit",
+		},
+		"OfAnotherPlace": {"v0.3.0", "echo module example.com/rrl > cmd/rrl/go.mod; git commit -qam change", "example.com/rrl"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			clone(t, small(t), dir)
-			c.before(t, dir)
+			run(t, dir, someone, "sh", "-c", c.before)
 			state := func() string {
 				return run(t, dir, nil, "git", "for-each-ref") + run(t, dir, nil, "git", "status", "--porcelain") + run(t, dir, nil, "git", "worktree", "list")
 			}
