@@ -509,7 +509,7 @@ func TestShowOfMergedMembers(t *testing.T) {
 func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.play("set-rate orders 10000/1h => ...\n")
+	s.play(fmt.Sprintf("set-rate orders 10000/1h\nredis SET {orders}:value %d\n", 10_000-look.MaxMembers-1))
 	limitertest.AddGrants(t, s.rdb, "{orders}:permits", 0, look.MaxMembers+1, 1)
 	found := s.show("orders")
 	require.Len(t, found.Anomalies, 1)
