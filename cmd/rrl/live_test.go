@@ -519,36 +519,6 @@ func TestShowReadsABoundedPartOfALargeSet(t *testing.T) {
 	assert.Len(t, found.States[0].Permits, 20)
 }
 
-// The keys of other limiters are named for what they look like. Nothing calls them broken, or would have them deleted.
-func TestShow_NamesKeysOfOtherLimiters(t *testing.T) {
-	t.Parallel()
-	s := newServer(t)
-	s.play(`
-take fixed-window win --limit 10/1h                   => ...
-take sliding-log log --limit 10/1h --thresholds hash  => ...
-take token-bucket bucket --limit 10+1/1h              => ...
-threshold log 5 --thresholds hash                     => ...
-`)
-	require.NoError(t, s.Set("text", "x"))
-	for name, like := range map[string]string{
-		"win": "a string that expires in 1h, as of a fixed window or a token bucket", "log": "a sorted set that expires in 1h, as of a sliding log",
-		"bucket": "a string that expires in ", "hash": "a hash, which may be the thresholds of sliding logs", "text": "a string\n",
-	} {
-		shown := s.rrl("show %s", name)
-		assert.Equal(t, exitNo, shown.code, name)
-		assert.Contains(t, shown.stdout, "key "+name+" is no RateLimiter's. It is "+like)
-		found := object(t, s.rrl("show %s --json", name).stdout)
-		assert.NotContains(t, found, "broken", name)
-		assert.NotContains(t, found, "state", name)
-		for _, command := range []string{"show", "delete", "reset", "expire --clear", "release", "watch --count 1"} {
-			got := s.rrl("%s %s", command, name)
-			assert.NotContains(t, got.stdout+got.stderr, "--force", command)
-			assert.NotContains(t, got.stdout+got.stderr, "broken", command)
-		}
-		assert.True(t, s.Exists(name), name)
-	}
-}
-
 // A large set takes several calls of the script, and permits that have run out are no
 // longer in use.
 func TestReleaseOfManyMembers(t *testing.T) {

@@ -269,6 +269,7 @@ func (s servers) fails(stderr string, args ...string) {
 	}
 	before := dump()
 	got := s.run(s.t.Context(), args...)
+	assert.NotContains(s.t, got.stderr, "--force", "no error would have a key deleted that is no limiter's")
 	assert.Equal(s.t, exitError, got.code, "%q", args)
 	assert.Empty(s.t, got.stdout, "%q", args)
 	assert.Contains(s.t, got.stderr, stderr, "%q", args)
