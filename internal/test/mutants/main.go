@@ -11,12 +11,21 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
+	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -112,4 +121,201 @@ func each(atOnce, n int, f func(i int)) {
 		})
 	}
 	wg.Wait()
+}
+
+// A suite is a package's tests with all mutants in what they import.
+type suite struct {
+	path   string // from the root, as it was asked for
+	dir    string // where its tests run
+	binary string
+	hash   string // of the binary
+	tests  map[string]*test
+}
+
+// A test is one of a suite's, by itself and without an active mutant.
+type test struct {
+	Took    time.Duration
+	Busy    time.Duration // of which the processor was busy, however many other programs run
+	Failed  bool
+	Reached []int // the mutants of Go code that it comes by
+	kills   int
+}
+
+// measure finds out what each test of a suite reaches, unless that is known of the same binary.
+func (r *run) measure(s *suite) error {
+	record := filepath.Join(r.dir, "reach", s.hash+".json")
+	if text, err := os.ReadFile(record); err == nil {
+		return json.Unmarshal(text, &s.tests)
+	}
+	out, err := exec.Command(s.binary, "-test.list", "^(Test|Fuzz|Example)").Output()
+	if err != nil {
+		return fmt.Errorf("the tests of %s: %w", s.path, err)
+	}
+	names := strings.Fields(string(out))
+	found := make([]*test, len(names))
+	problems := make([]error, len(names))
+	each(r.jobs, len(names), func(i int) {
+		found[i], problems[i] = r.measureTest(s, names[i])
+	})
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	s.tests = map[string]*test{}
+	for i, name := range names {
+		s.tests[name] = found[i]
+		if found[i].Failed {
+			fmt.Printf("%s: %s fails without a mutant, and is left out\n", s.path, name)
+		}
+	}
+	text, err := json.Marshal(s.tests)
+	if err != nil {
+		return err
+	}
+	return write(record, text)
+}
+
+func (r *run) measureTest(s *suite, name string) (*test, error) {
+	reached, err := os.CreateTemp(r.dir, "reached")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.Remove(reached.Name()) }()
+	defer func() { _ = reached.Close() }()
+	began := time.Now()
+	_, busy, err := s.run([]string{name}, 2*time.Minute, "MUTANTS_REACHED="+reached.Name())
+	t := &test{Took: time.Since(began), Busy: busy, Failed: err != nil}
+	for lines := bufio.NewScanner(reached); lines.Scan(); {
+		if n, err := strconv.Atoi(lines.Text()); err == nil {
+			t.Reached = append(t.Reached, n)
+		}
+	}
+	slices.Sort(t.Reached)
+	t.Reached = slices.Compact(t.Reached) // a test may start processes
+	return t, nil
+}
+
+// run runs tests, until the first that fails, and ends them after so long.
+func (s *suite) run(names []string, limit time.Duration, env ...string) (said []byte, busy time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit+10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.binary, "-test.short", "-test.failfast", "-test.parallel=8",
+		"-test.timeout="+limit.String(), "-test.run=^("+strings.Join(names, "|")+")$")
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), env...)
+	cmd.WaitDelay = time.Second
+	said, err = cmd.CombinedOutput()
+	if state := cmd.ProcessState; state != nil {
+		busy = state.UserTime() + state.SystemTime()
+	}
+	return said, busy, err
+}
+
+// A step is some of a suite's tests: those that compute long are apart, for later.
+type step struct {
+	suite *suite
+	long  bool
+}
+
+const isLong = 300 * time.Millisecond
+
+func (st step) String() string {
+	if st.long {
+		return st.suite.path + " (long)"
+	}
+	return st.suite.path
+}
+
+// key names the step in the records: tests that have changed are run again.
+func (st step) key() string { return fmt.Sprintf("%s-%t", st.suite.hash, st.long) }
+
+// testsOf returns the step's tests that come by a mutant.
+func (st step) testsOf(m mutant) (names []string) {
+	for name, t := range st.suite.tests {
+		_, reached := slices.BinarySearch(t.Reached, m.number)
+		if !t.Failed && st.long == (t.Busy > isLong) && (reached || m.file != "") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ask runs a step's tests for each mutant of this part that is still there.
+func (r *run) ask(st step) {
+	began, asked, killed := time.Now(), 0, 0
+	left := slices.DeleteFunc(slices.Clone(r.mutants), func(m mutant) bool {
+		return !r.mine(m) || r.records.killer(m) != "" || r.records.passed(m, st) || len(st.testsOf(m)) == 0
+	})
+	var lock sync.Mutex
+	each(r.jobs, len(left), func(i int) {
+		if time.Now().After(r.until) {
+			return
+		}
+		lock.Lock()
+		first, others := st.inOrder(left[i])
+		lock.Unlock()
+		by, err := r.kills(st, left[i], first)
+		if by == "" && err == nil && len(others) > 0 {
+			by, err = r.kills(st, left[i], others)
+		}
+		lock.Lock()
+		defer lock.Unlock()
+		if err != nil {
+			fmt.Println(left[i], err)
+			return
+		}
+		asked++
+		if by != "" {
+			killed++
+		}
+		if t := st.suite.tests[by]; t != nil {
+			t.kills++
+		}
+		r.records.add(left[i], st, by)
+	})
+	if len(left) > 0 {
+		took := time.Since(began).Round(time.Second)
+		fmt.Printf("%s: %d of %d mutants asked for in %v, %d killed\n", st, asked, len(left), took, killed)
+	}
+}
+
+// inOrder returns the tests of a mutant: first some that take little time and have killed many before.
+func (st step) inOrder(m mutant) (first, others []string) {
+	const scouts = 3
+	names, worth := st.testsOf(m), map[string]float64{}
+	for _, name := range names {
+		t := st.suite.tests[name]
+		worth[name] = float64(1+t.kills) / (t.Busy + t.Took/16).Seconds()
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(worth[b], worth[a]), cmp.Compare(a, b))
+	})
+	n := min(scouts, len(names))
+	return names[:n], names[n:]
+}
+
+var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+
+// kills reports which of the tests is the first to notice a mutant, or how they end.
+func (r *run) kills(st step, m mutant, names []string) (by string, err error) {
+	limit := 10 * time.Second
+	for _, name := range names {
+		limit += 3 * st.suite.tests[name].Took
+	}
+	env, err := m.env(r.dir)
+	if err != nil {
+		return "", err
+	}
+	said, _, err := st.suite.run(names, limit, env)
+	failed := failure.FindSubmatch(said)
+	switch {
+	case err == nil:
+		return "", nil
+	case bytes.Contains(said, []byte("panic: test timed out")) || errors.Is(err, exec.ErrWaitDelay):
+		return "hangs", nil
+	case failed != nil:
+		return string(failed[1]), nil
+	case bytes.Contains(said, []byte("panic: ")) || bytes.Contains(said, []byte("fatal error: ")):
+		return "panics", nil
+	}
+	return "fails", nil
 }
