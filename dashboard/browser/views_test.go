@@ -138,46 +138,6 @@ func (p *tab) fits() {
 	p.resize(0, 0)
 }
 
-// TestLayout_StaysWhileNumbersChange, as long as the order of the list stays.
-func TestLayout_StaysWhileNumbersChange(t *testing.T) {
-	t.Parallel()
-	for _, view := range views[:2] {
-		t.Run(view.name, func(t *testing.T) {
-			t.Parallel()
-			// Of this test alone: permits come back, and the order changes, in a minute.
-			s := newSite(t)
-			s.shop()
-			orders := s.client.RateLimiter("shop:orders") // far from those before and behind it
-			p := openLive(t, s.url+view.hash, look{})
-			p.until(view.shown)
-			p.update(1)
-			before := get[[]string](p, boxes)
-			p.eval("shifts.length = 0")
-			p.eval(listen)
-			for range 3 {
-				s.take(orders, 1)
-				p.update(1)
-			}
-			assert.Empty(t, get[[]string](p, "shifts"), "these moved")
-			assert.Equal(t, before, get[[]string](p, boxes))
-			assert.Empty(t, get[[]string](p, "announced"), "screen readers say this each second")
-		})
-	}
-}
-
-// listen notes what a screen reader would say by itself.
-const listen = `
-window.announced = []
-for (const e of document.querySelectorAll('[role=status], [role=alert], [role=log], [aria-live]'))
-  new MutationObserver(() => announced.push(e.id + ': ' + e.innerText)).observe(e, {subtree: true, childList: true, characterData: true})
-`
-
-// boxes returns the place of every element with an id.
-const boxes = `[...document.querySelectorAll('main [id], main th')].filter(e => e.checkVisibility()).map(e => {
-  const box = e.getBoundingClientRect()
-  return e.nodeName + '#' + e.id + ' ' + [box.x, box.y, box.width].map(Math.round).join(' ')
-})`
-
 // focused is the element that has the focus, as a selector or by its text.
 const focused = `(e => e === document.body ? '' : e.id ? '#' + e.id : e.dataset.action ? 'action ' + e.dataset.action :
   e.dataset.nav ? 'nav ' + e.dataset.nav : e.name ? e.name : e.nodeName + ' ' + e.innerText.trim())(document.activeElement)`
