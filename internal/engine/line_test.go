@@ -73,12 +73,12 @@ func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e
 
 // delays keeps the answers of a script back from now on.
 func (e *far) delays(one *lua.Script, by time.Duration) {
-	e.Answers = func(cmds []redis.Cmder, failed error) error {
+	e.Answer(func(cmds []redis.Cmder, failed error) error {
 		if slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return redistest.Calls(cmd, one.SHA) }) {
 			time.Sleep(by)
 		}
 		return failed
-	}
+	})
 }
 
 // free checks how many permits are free, once the Engine is closed.
@@ -353,13 +353,13 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 		onFar(t, 2, 0, func(t *testing.T, e *far) {
 			a, b := testLimiter("{a}1", hourly), testLimiter("{a}2", hourly) // a handle is of one Engine
 			var lost atomic.Bool
-			e.Answers = func(cmds []redis.Cmder, failed error) error {
+			e.Answer(func(cmds []redis.Cmder, failed error) error {
 				if lost.Swap(true) {
 					return failed
 				}
 				time.Sleep(500 * time.Millisecond)
 				return redistest.Fail(cmds, context.DeadlineExceeded)
-			}
+			})
 			require.ErrorIs(t, ask(t.Context(), e, a, b), limit.ErrUnknownOutcome)
 			time.Sleep(script.DefaultTimeout)
 			assert.Zero(t, e.lanes.Work())

@@ -406,7 +406,7 @@ type replicated struct {
 
 	confirmed any           // what they answer
 	after     time.Duration // so late
-	waits     int
+	waits     atomic.Int32
 }
 
 func onReplicated(t *testing.T, test func(t *testing.T, r *replicated)) {
@@ -414,20 +414,20 @@ func onReplicated(t *testing.T, test func(t *testing.T, r *replicated)) {
 	onRig(t, conditions{}, 64, func(t *testing.T, of *rig) {
 		r := &replicated{rig: of, seen: &seen{}, confirmed: int64(2)}
 		r.lanes.Observer = observe.New(r.seen, nil)
-		r.Answers = func(cmds []redis.Cmder, _ error) error {
+		r.Answer(func(cmds []redis.Cmder, _ error) error {
 			wait := cmds[len(cmds)-1].(script.Command)
 			if wait.Name() != "wait" {
 				return nil
 			}
 			assert.Equal(t, []any{"wait", 2, int64(1000)}, wait.Args())
-			r.waits++
+			r.waits.Add(1)
 			time.Sleep(r.after)
 			err, _ := r.confirmed.(error)
 			if wait.SetErr(err); err == nil {
 				wait.SetVal(r.confirmed)
 			}
 			return nil
-		}
+		})
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 2, Wait: time.Second})
 		r.lane = r.lanes.To(t.Context(), "key")
 		test(t, r)
@@ -496,7 +496,7 @@ func TestReplicas_GrantCountsOnceTheyConfirmIt(t *testing.T) {
 			reply, err := a.by(r.rig)
 			assert.NoError(t, err)
 			assert.EqualValues(t, 1, reply)
-			assert.Equal(t, 1, r.waits)
+			assert.EqualValues(t, 1, r.waits.Load())
 			if tt.want == "" {
 				assert.NoError(t, a.call.Short)
 				return

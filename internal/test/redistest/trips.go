@@ -14,17 +14,17 @@ import (
 
 // Trips decides what becomes of a client's round trips with scripts, and counts them: its Send is a [Hook]. All others pass.
 type Trips struct {
-	Hold    chan struct{}                                // each waits until it is closed; nil: none waits
-	Fails   func(trip, scripts int) error                // what a trip, counted from 1, meets in place of the server; nil: nothing
-	Answers func(cmds []redis.Cmder, failed error) error // what comes back in place of the answers; nil: these
-	Stuck   atomic.Bool                                  // no answer comes while one is waited for
-	Loses   atomic.Int32                                 // so many do not reach the server
+	Hold  chan struct{}                 // each waits until it is closed; nil: none waits
+	Fails func(trip, scripts int) error // what a trip, counted from 1, meets in place of the server; nil: nothing
+	Stuck atomic.Bool                   // no answer comes while one is waited for
+	Loses atomic.Int32                  // so many do not reach the server
 
-	mu    sync.Mutex
-	takes time.Duration
-	sizes []int
-	now   int // under way
-	most  int
+	mu      sync.Mutex
+	takes   time.Duration
+	answers func(cmds []redis.Cmder, failed error) error
+	sizes   []int
+	now     int // under way
+	most    int
 }
 
 // Send is the Hook.
@@ -57,8 +57,11 @@ func (f *Trips) Send(_ context.Context, cmds []redis.Cmder, next func() error) e
 		}
 	}
 	err := next()
-	if f.Answers != nil {
-		err = f.Answers(cmds, err)
+	f.mu.Lock()
+	answers := f.answers
+	f.mu.Unlock()
+	if answers != nil {
+		err = answers(cmds, err)
 	}
 	return err
 }
@@ -83,6 +86,13 @@ func (f *Trips) Take(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.takes = d
+}
+
+// Answer lets answers say what comes back from now on, in place of what did.
+func (f *Trips) Answer(answers func(cmds []redis.Cmder, failed error) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answers = answers
 }
 
 // Forget starts the count again.
