@@ -118,6 +118,34 @@ func TestLeaseEndsAndGivesBack(t *testing.T) {
 	})
 }
 
+// Callers that come when a lease ends are not served from it, whether its timer has run or not.
+func TestLeaseIsOverAtItsEnd(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
+	limitertest.Bubbles(t, limitertest.Seeds(2**rounds), func(t *testing.T, _ uint64) {
+		s := newLeaseScene(t, limitertest.Every(2000, time.Second), 0)
+		taken := s.takeMore(t, 60)
+		limitertest.Together(50, func(int) {
+			time.Sleep(50*time.Millisecond - s.Now())
+			ok, err := s.TryAcquire(t.Context(), 1, 0)
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		})
+		synctest.Wait()
+		members, err := s.Mini.ZRangeWithScores(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Result()
+		require.NoError(t, err)
+		before := int64(0)
+		for _, m := range members {
+			if m.Score < float64(time.Now().UnixMilli()) {
+				before += limitertest.PermitsIn(t, m.Member.(string))
+			}
+		}
+		assert.Equal(t, taken, before, "charged before and used")
+		s.Until(200 * time.Millisecond)
+		s.CheckInUse(t, 2000, taken+50)
+	})
+}
+
 var keptAlive = rratelimiter.Config{Rate: 1000, Interval: time.Second, KeepAlive: 2 * time.Second}
 
 var leaseTests = map[string]leaseTest{
