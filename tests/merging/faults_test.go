@@ -102,16 +102,8 @@ func TestUndo_WhileMerging(t *testing.T) {
 		func(t *testing.T, held redistest.Action) {
 			eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
 				undo := s.nearly(t)
-				merging, fault := make(chan struct{}), s.faults(faults)
-				s.onScript(func(script *lua.Script, n int) redistest.Action {
-					switch {
-					case script == lua.Merge && n == 1:
-						return held.When(merging)
-					case script == lua.GiveBack && n <= len(fault):
-						return fault[n-1]
-					}
-					return redistest.Pass
-				})
+				merging := make(chan struct{})
+				s.meet(map[*lua.Script][]redistest.Action{lua.Merge: {held.When(merging)}, lua.GiveBack: s.faults(faults)})
 				s.StartTryAcquire(t.Context(), 1, 0) // it takes the merging call along
 				s.held++
 				synctest.Wait()
@@ -135,16 +127,8 @@ func TestUndo_UnderWayBeforeMerging(t *testing.T) {
 	t.Parallel()
 	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
 		undo := s.nearly(t)
-		answered, fault := make(chan struct{}), s.faults(faults)
-		s.onScript(func(script *lua.Script, n int) redistest.Action {
-			switch {
-			case script == lua.GiveBack && n == 1:
-				return redistest.Pass.When(answered)
-			case script == lua.Merge && n <= len(fault):
-				return fault[n-1]
-			}
-			return redistest.Pass
-		})
+		answered := make(chan struct{})
+		s.meet(map[*lua.Script][]redistest.Action{lua.GiveBack: {redistest.Pass.When(answered)}, lua.Merge: s.faults(faults)})
 		go func() { assert.NoError(t, undo[1](context.Background())) }()
 		synctest.Wait()
 		s.take(t, 1)

@@ -2,6 +2,7 @@ package merging_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -82,12 +83,17 @@ func (s *scene) onScript(f func(script *lua.Script, n int) redistest.Action) {
 func (s *scene) on(script *lua.Script, faults string) {
 	words, always := strings.CutSuffix(faults, " for ever")
 	all := s.faults(words)
-	s.onScript(func(one *lua.Script, n int) redistest.Action {
-		switch {
-		case one == script && always:
-			return all[0]
-		case one == script && n <= len(all):
-			return all[n-1]
+	if always {
+		all = slices.Repeat(all, 100)
+	}
+	s.meet(map[*lua.Script][]redistest.Action{script: all})
+}
+
+// meet lets the calls of scripts meet these in turn from now on.
+func (s *scene) meet(all map[*lua.Script][]redistest.Action) {
+	s.onScript(func(script *lua.Script, n int) redistest.Action {
+		if n <= len(all[script]) {
+			return all[script][n-1]
 		}
 		return redistest.Pass
 	})
