@@ -376,19 +376,17 @@ func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 // If the server's clock goes back to an earlier day, the window ends with that.
 func TestCalendar_ServerClockGoesBack(t *testing.T) {
 	t.Parallel()
-	for _, back := range []time.Duration{time.Second, time.Hour, 24 * time.Hour, 1000 * time.Hour} {
-		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-			l := tenADay(t, rdb)
-			time.Sleep(limittest.Take(t, l, "key", 10).ResetAfter)
-			require.True(t, limittest.Take(t, l, "key", 7).Granted)
-			step(-back)
-			d := limittest.Take(t, l, "key", 1)
-			assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: (back-1)%(24*time.Hour) + 1}, d)
-			assert.Equal(t, d.ResetAfter, rdb.PTTL(t.Context(), "key").Val())
-			time.Sleep(d.ResetAfter)
-			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-		})
-	}
+	limitertest.Stepping(t, limitertest.Rows(time.Second, time.Hour, 24*time.Hour, 1000*time.Hour), func(t *testing.T, rdb redistest.Client, step func(time.Duration), back time.Duration) {
+		l := tenADay(t, rdb)
+		time.Sleep(limittest.Take(t, l, "key", 10).ResetAfter)
+		require.True(t, limittest.Take(t, l, "key", 7).Granted)
+		step(-back)
+		d := limittest.Take(t, l, "key", 1)
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: (back-1)%(24*time.Hour) + 1}, d)
+		assert.Equal(t, d.ResetAfter, rdb.PTTL(t.Context(), "key").Val())
+		time.Sleep(d.ResetAfter)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
+	})
 }
 
 // While Redis does not decide, this process has its share of each day.

@@ -66,27 +66,25 @@ func TestRefusal_DoesNotExtendTimeToLive(t *testing.T) {
 // first call on that finds them.
 func TestTake_RowsOfFastClockCountForAWindow(t *testing.T) {
 	t.Parallel()
-	for _, ahead := range []time.Duration{time.Second, 30 * time.Second, time.Hour} {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			l := threeAMinute(rdb)
-			article := articles.SlidingLog{
-				Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
-			}
-			for range 3 {
-				answer, err := article.Eval(t.Context())
-				require.NoError(t, err)
-				require.EqualValues(t, 1, answer)
-			}
-			time.Sleep(time.Millisecond)
-			d := limittest.Take(t, l, "key", 1)
-			assert.False(t, d.Granted)
-			assert.Zero(t, d.Remaining)
-			assert.Equal(t, time.Minute, d.RetryAfter, "they count from now on")
-			assert.Equal(t, time.Minute, d.ResetAfter)
-			time.Sleep(d.RetryAfter)
-			assert.True(t, limittest.Take(t, l, "key", 3).Granted)
-		})
-	}
+	limitertest.Virtual(t, limitertest.Rows(time.Second, 30*time.Second, time.Hour), func(t *testing.T, rdb redistest.Client, ahead time.Duration) {
+		l := threeAMinute(rdb)
+		article := articles.SlidingLog{
+			Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
+		}
+		for range 3 {
+			answer, err := article.Eval(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, 1, answer)
+		}
+		time.Sleep(time.Millisecond)
+		d := limittest.Take(t, l, "key", 1)
+		assert.False(t, d.Granted)
+		assert.Zero(t, d.Remaining)
+		assert.Equal(t, time.Minute, d.RetryAfter, "they count from now on")
+		assert.Equal(t, time.Minute, d.ResetAfter)
+		time.Sleep(d.RetryAfter)
+		assert.True(t, limittest.Take(t, l, "key", 3).Granted)
+	})
 }
 
 func TestTake_RefusesTooManyPermits(t *testing.T) {
@@ -139,26 +137,24 @@ func rowsAhead(t *testing.T, rdb redistest.Client, log string, count int) {
 // More rows than one call sets right are set right by one Take.
 func TestTake_SetsManyFutureRowsRight(t *testing.T) {
 	t.Parallel()
-	for _, count := range []int{1, 255, 256, 257, 512, 3000} {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			ctx := t.Context()
-			rowsAhead(t, rdb, "key", count)
-			l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 4000, Window: time.Minute})
-			d := limittest.Take(t, l, "key", 3)
-			assert.True(t, d.Granted)
-			assert.EqualValues(t, 4000-count-3, d.Remaining)
-			assert.Equal(t, time.Minute, d.ResetAfter)
-			assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
-			assert.EqualValues(t, count+3, rdb.ZCard(ctx, "key").Val())
+	limitertest.Virtual(t, limitertest.Rows(1, 255, 256, 257, 512, 3000), func(t *testing.T, rdb redistest.Client, count int) {
+		ctx := t.Context()
+		rowsAhead(t, rdb, "key", count)
+		l := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 4000, Window: time.Minute})
+		d := limittest.Take(t, l, "key", 3)
+		assert.True(t, d.Granted)
+		assert.EqualValues(t, 4000-count-3, d.Remaining)
+		assert.Equal(t, time.Minute, d.ResetAfter)
+		assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
+		assert.EqualValues(t, count+3, rdb.ZCard(ctx, "key").Val())
 
-			time.Sleep(30 * time.Second)
-			limittest.Take(t, l, "key", 1)
-			time.Sleep(30*time.Second - time.Millisecond)
-			assert.EqualValues(t, 4000-count-3-2, limittest.Take(t, l, "key", 1).Remaining)
-			time.Sleep(time.Millisecond)
-			assert.EqualValues(t, 3997, limittest.Take(t, l, "key", 1).Remaining, "they count for a window")
-		})
-	}
+		time.Sleep(30 * time.Second)
+		limittest.Take(t, l, "key", 1)
+		time.Sleep(30*time.Second - time.Millisecond)
+		assert.EqualValues(t, 4000-count-3-2, limittest.Take(t, l, "key", 1).Remaining)
+		time.Sleep(time.Millisecond)
+		assert.EqualValues(t, 3997, limittest.Take(t, l, "key", 1).Remaining, "they count for a window")
+	})
 }
 
 // The same if the threshold is read apart from the log.
@@ -180,26 +176,24 @@ func TestTake_SetsManyFutureRowsRightInAnotherSlot(t *testing.T) {
 // An answer that is lost on the way takes nothing twice.
 func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 	t.Parallel()
-	for lost := range 5 {
-		synctest.Test(t, func(t *testing.T) {
-			direct, m := redistest.Mini(t)
-			proxy := redistest.MiniProxy(t, m)
-			l := slidinglog.New(limitertest.OpenClient(proxy.Client(t, nil)), slidinglog.Config{Limit: 2000, Window: time.Minute})
-			limittest.Take(t, l, "warm", 1)
-			rowsAhead(t, direct, "key", 1000)
-			proxy.OnCommand(redistest.Nth(1+lost, "evalsha", redistest.DropAnswer))
-			d := limittest.Take(t, l, "key", 3)
-			assert.True(t, d.Granted)
-			assert.Equal(t, int64(997), d.Remaining)
-			assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val())
-			proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
-			d, err := l.Peek(t.Context(), "key", 3)
-			require.NoError(t, err)
-			assert.Equal(t, int64(994), d.Remaining)
-			assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val(), "a look takes nothing")
-			proxy.Settle(t)
-		})
-	}
+	limitertest.Bubbles(t, limitertest.Rows(0, 1, 2, 3, 4), func(t *testing.T, lost int) {
+		direct, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		l := slidinglog.New(limitertest.OpenClient(proxy.Client(t, nil)), slidinglog.Config{Limit: 2000, Window: time.Minute})
+		limittest.Take(t, l, "warm", 1)
+		rowsAhead(t, direct, "key", 1000)
+		proxy.OnCommand(redistest.Nth(1+lost, "evalsha", redistest.DropAnswer))
+		d := limittest.Take(t, l, "key", 3)
+		assert.True(t, d.Granted)
+		assert.Equal(t, int64(997), d.Remaining)
+		assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val())
+		proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
+		d, err := l.Peek(t.Context(), "key", 3)
+		require.NoError(t, err)
+		assert.Equal(t, int64(994), d.Remaining)
+		assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val(), "a look takes nothing")
+		proxy.Settle(t)
+	})
 }
 
 // A decision that takes many calls keeps its caller for twice the call timeout at most. It goes on, so that
