@@ -204,6 +204,8 @@ func TestScripts(t *testing.T) {
 						withOthers(c)
 					case "hosts":
 						c.Hosts = words[1:]
+					case "tokens":
+						c.Authorize = WithTokens(lookToken, token)
 					case "observer":
 						c.Observer = &Observer{}
 					case "api", "untouchable":
@@ -241,6 +243,7 @@ func (s *site) play(script string, pairs ...string) {
 //	take log:ann 5                             takes permits of an other limiter
 //	settle orders 20                           takes a permit by a reservation that turns out to need as many as that
 //	wait 10s                                   lets time pass
+//	may 200 401 "Basic: a password"            answers looking and changing with such headers so
 //	host evil.example at 10.0.0.5 => 421       is what a browser gets that calls this server so, if it is reached at this address
 //	refuses 403 "Sec-Fetch-Site: cross-site"   answers all changes with such headers so; one without a value is left out
 //	log limiter changed                        is in the log
@@ -286,6 +289,8 @@ func (s *site) step(step story.Step) {
 		})
 	case "refuses":
 		s.refuses(step)
+	case "may":
+		s.may(step)
 	case "host":
 		at := ""
 		if len(words) > 3 {
@@ -308,19 +313,38 @@ func (s *site) refuses(step story.Step) {
 	s.t.Helper()
 	for _, path := range []string{"preview/rate?name=orders", "change/rate?name=orders", "preview/rates?search=orders", "change/rates?search=orders"} {
 		r := s.request("/api/"+path, m{"rate": 20, "interval_ms": 1000})
-		for _, header := range step.Words[2:] {
-			switch name, value, _ := strings.Cut(header, ": "); {
-			case name == "Method":
-				r.Method = value
-			case value == "":
-				r.Header.Del(name)
-			default:
-				r.Header.Set(name, value)
-			}
-		}
+		setHeaders(r, step.Words[2:])
 		assert.EqualValues(s.t, step.Int(s.t, 1), s.do(r).Code, "%s: %s", step.Line, path)
 	}
 	assert.NotContains(s.t, s.log.String(), token)
+}
+
+// setHeaders changes those of a request: one without a value is left out. Basic is a password, and Method the request's own.
+func setHeaders(r *http.Request, headers []string) {
+	for _, header := range headers {
+		switch name, value, _ := strings.Cut(header, ": "); {
+		case name == "Method":
+			r.Method = value
+		case name == "Basic":
+			r.SetBasicAuth("anybody", value)
+		case value == "":
+			r.Header.Del(name)
+		default:
+			r.Header.Set(name, value)
+		}
+	}
+}
+
+// may asks to look and to change with such headers.
+func (s *site) may(step story.Step) {
+	s.t.Helper()
+	looks := s.code(http.MethodGet, "/api/limiters", func(r *http.Request) { setHeaders(r, step.Words[3:]) })
+	assert.EqualValues(s.t, step.Int(s.t, 1), looks, step.Line)
+	r := s.request("/api/preview/rate?name=orders", m{"rate": 1, "interval_ms": 1})
+	setHeaders(r, step.Words[3:])
+	assert.EqualValues(s.t, step.Int(s.t, 2), s.do(r).Code, step.Line)
+	assert.NotContains(s.t, s.log.String(), token)
+	assert.NotContains(s.t, s.log.String(), lookToken)
 }
 
 // asksPlainly makes a request of an API without the page, whose answer has a part.

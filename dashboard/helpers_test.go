@@ -32,7 +32,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-const token = "a token of some length"
+const token, lookToken = "a token of some length", "a token for those who look"
 
 type site struct {
 	t   *testing.T
