@@ -54,7 +54,8 @@ func TestInVirtualTime(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"merged members": testMergedMembers, "one poller": testOnePoller,
 		"a Redis that goes away and comes back": testRedisThatGoesAway, "a Redis that hangs": testRedisThatHangs,
-		"hostile names": testHostileNames,
+		"hostile names": testHostileNames, "a stream of a HEAD": testStreamHeadEndsAtOnce, "turns": testTurns,
+		"a viewer who is logged out": testStreamEndsWhenViewerIsLoggedOut, "an observer of what comes at once": testObserverCountsWhatComesAtOnce,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 	}
@@ -312,18 +313,15 @@ func TestHugeTextsAreCutShort(t *testing.T) {
 }
 
 // An answer without a body ends at once, and takes no place.
-func TestStream_HeadEndsAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t)
-		for _, path := range []string{"/api/limiters/stream", "/api/limiter/stream?name=orders", "/api/others/stream"} {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			w := s.do(httptest.NewRequestWithContext(ctx, http.MethodHead, path, http.NoBody))
-			assert.NoError(t, ctx.Err(), path)
-			assert.Equal(t, "text/event-stream", w.Header().Get("Content-Type"), path)
-			cancel()
-		}
-	})
+func testStreamHeadEndsAtOnce(t *testing.T) {
+	s := newSite(t)
+	for _, path := range []string{"/api/limiters/stream", "/api/limiter/stream?name=orders", "/api/others/stream"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		w := s.do(httptest.NewRequestWithContext(ctx, http.MethodHead, path, http.NoBody))
+		assert.NoError(t, ctx.Err(), path)
+		assert.Equal(t, "text/event-stream", w.Header().Get("Content-Type"), path)
+		cancel()
+	}
 }
 
 type stream struct {
@@ -449,24 +447,21 @@ func TestRequests_RepeatedOnesAreSlowedDown(t *testing.T) {
 }
 
 // A stream ends soon after its viewer is logged out.
-func TestStream_EndsWhenViewerIsLoggedOut(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		until := time.Now().Add(5 * time.Minute)
-		s := siteOn(t, rdb, func(c *Config) {
-			c.Authorize = func(*http.Request, Access) (string, error) {
-				if time.Now().After(until) {
-					return "ann", ErrUnauthenticated
-				}
-				return "ann", nil
+func testStreamEndsWhenViewerIsLoggedOut(t *testing.T) {
+	rdb, _ := redistest.Mini(t)
+	until := time.Now().Add(5 * time.Minute)
+	s := siteOn(t, rdb, func(c *Config) {
+		c.Authorize = func(*http.Request, Access) (string, error) {
+			if time.Now().After(until) {
+				return "ann", ErrUnauthenticated
 			}
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		s.do(httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/limiters/stream", http.NoBody))
-		assert.WithinDuration(t, until, time.Now(), 2*time.Minute)
+			return "ann", nil
+		}
 	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	s.do(httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/limiters/stream", http.NoBody))
+	assert.WithinDuration(t, until, time.Now(), 2*time.Minute)
 }
 
 // A writer that can't flush is an error, not a viewer that has gone.
@@ -478,21 +473,18 @@ func TestStream_WriterWithoutFlush(t *testing.T) {
 	assert.Contains(t, s.log.String(), "hides http.Flusher")
 }
 
-func TestTurns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var all turns
-		start := time.Now()
-		for range 5 {
-			require.NoError(t, all.wait(t.Context(), 10, 50))
-		}
-		assert.Equal(t, 800*time.Millisecond, time.Since(start))
-		for range 30 {
-			go func() { _ = all.wait(t.Context(), 10, 50) }()
-		}
-		synctest.Wait()
-		assert.Error(t, all.wait(t.Context(), 10, 50), "a long wait is an error")
-	})
+func testTurns(t *testing.T) {
+	var all turns
+	start := time.Now()
+	for range 5 {
+		require.NoError(t, all.wait(t.Context(), 10, 50))
+	}
+	assert.Equal(t, 800*time.Millisecond, time.Since(start))
+	for range 30 {
+		go func() { _ = all.wait(t.Context(), 10, 50) }()
+	}
+	synctest.Wait()
+	assert.Error(t, all.wait(t.Context(), 10, 50), "a long wait is an error")
 }
 
 // A pattern must not match what Redis' own does not: the list goes by that.
@@ -537,31 +529,28 @@ func TestOldRefusalsNoLongerCount(t *testing.T) {
 	assert.Equal(t, int64(6), r.total.Load())
 }
 
-func TestObserver_CountsWhatComesAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		o := &Observer{}
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				for i := range 1000 {
-					name := strconv.Itoa(i % 10)
-					o.Decided(t.Context(), limit.Decided{Limiter: name, Outcome: limit.Refused})
-					o.Decided(t.Context(), limit.Decided{Limiter: name, Outcome: limit.Granted})
-					o.Decided(t.Context(), limit.Decided{Limiter: "failed", Outcome: limit.Failed})
-				}
-			})
-		}
-		all.Wait()
-		for i := range 10 {
-			total, pace, known := o.of(strconv.Itoa(i))
-			assert.True(t, known)
-			assert.Equal(t, int64(800), total)
-			assert.InDelta(t, 80, pace, 1e-9)
-		}
-		_, _, known := o.of("failed")
-		assert.False(t, known)
-	})
+func testObserverCountsWhatComesAtOnce(t *testing.T) {
+	o := &Observer{}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range 1000 {
+				name := strconv.Itoa(i % 10)
+				o.Decided(t.Context(), limit.Decided{Limiter: name, Outcome: limit.Refused})
+				o.Decided(t.Context(), limit.Decided{Limiter: name, Outcome: limit.Granted})
+				o.Decided(t.Context(), limit.Decided{Limiter: "failed", Outcome: limit.Failed})
+			}
+		})
+	}
+	all.Wait()
+	for i := range 10 {
+		total, pace, known := o.of(strconv.Itoa(i))
+		assert.True(t, known)
+		assert.Equal(t, int64(800), total)
+		assert.InDelta(t, 80, pace, 1e-9)
+	}
+	_, _, known := o.of("failed")
+	assert.False(t, known)
 }
 
 func TestObserver_CountsSoManyLimiters(t *testing.T) {
