@@ -327,8 +327,6 @@ func TestURL(t *testing.T) {
 		"by flag":              {"", "ls --redis " + right, exitYes, ""},
 		"the flag wins":        {wrong, "ls --redis " + right, exitYes, ""},
 		"wrong password":       {wrong, "ls", exitError, "WRONGPASS"},
-		"another scheme":       {"http://localhost", "ls", exitError, `the scheme "http" is none of`},
-		"no URL":               {"redis://:secret@local host:1", "ls", exitError, "the server's URL"},
 		// As of a variable that is not set: no reason to work on the server that is the default.
 		"an empty address": {right, `delete orders --redis ""`, exitError, "rrl: --redis is empty\n"},
 	} {
@@ -337,14 +335,6 @@ func TestURL(t *testing.T) {
 		assert.Contains(t, got.stderr, c.stderr, name)
 		assert.NotContains(t, got.stderr, "secret", name)
 	}
-}
-
-func TestYesOrNo_ExitCode(t *testing.T) {
-	t.Parallel()
-	failed := errors.New("failed")
-	require.NoError(t, yesOrNo(true, nil))
-	require.ErrorIs(t, yesOrNo(false, nil), errNo)
-	require.Equal(t, failed, yesOrNo(false, failed))
 }
 
 func TestHelp(t *testing.T) {
