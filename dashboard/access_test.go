@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -110,18 +109,6 @@ func TestConfigsWithFaults(t *testing.T) {
 		}
 		assert.Contains(t, s.log.String(), "dashboard request failed", name)
 	}
-}
-
-func (s *site) byHost(host, arrivedAt string) int {
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodGet, "/api/about", http.NoBody)
-	if arrivedAt != "" {
-		at := &net.TCPAddr{IP: net.ParseIP(arrivedAt), Port: 8320}
-		r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
-	}
-	r.Host = host
-	w := httptest.NewRecorder()
-	s.h.ServeHTTP(w, r)
-	return w.Code
 }
 
 // A web site whose name leads here must not read the page by it: see the stories of hosts.

@@ -1,9 +1,11 @@
 package dashboard
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -292,11 +294,14 @@ func (s *site) step(step story.Step) {
 	case "may":
 		s.may(step)
 	case "host":
-		at := ""
-		if len(words) > 3 {
-			at = words[3]
-		}
-		assert.Equal(t, step.Want, strconv.Itoa(s.byHost(words[1], at)), step.Line)
+		code := s.code(http.MethodGet, "/api/about", func(r *http.Request) {
+			r.Host = words[1]
+			if len(words) > 3 {
+				at := &net.TCPAddr{IP: net.ParseIP(words[3]), Port: 8320}
+				*r = *r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, at))
+			}
+		})
+		assert.Equal(t, step.Want, strconv.Itoa(code), step.Line)
 	case "log":
 		assert.Contains(t, s.log.String(), strings.Join(words[1:], " "))
 	default:

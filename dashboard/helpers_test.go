@@ -432,7 +432,8 @@ func TestOpenAPI_NamesAllPathsMethodsAndParameters(t *testing.T) {
 		methods := slices.DeleteFunc(slices.Collect(maps.Keys(item)), func(word string) bool { return word == "parameters" })
 		assert.Equal(t, []string{strings.ToLower(e.method)}, methods, path)
 		var params []string
-		for _, v := range toList(item["parameters"]) {
+		described, _ := item["parameters"].([]any)
+		for _, v := range described {
 			p := d.follow(v)
 			if p["in"] == "query" {
 				params = append(params, p["name"].(string)+map[any]string{nil: "?"}[p["required"]])
@@ -449,9 +450,4 @@ func TestOpenAPI_NamesAllPathsMethodsAndParameters(t *testing.T) {
 		assert.Equal(t, http.StatusMethodNotAllowed, w.Code, path)
 		assert.Equal(t, e.allowed(), w.Header().Get("Allow"), path)
 	}
-}
-
-func toList(v any) []any {
-	list, _ := v.([]any)
-	return list
 }

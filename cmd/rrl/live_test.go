@@ -87,8 +87,6 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	assert.Contains(t, got.stdout, "--all looks at all of them")
 }
 
-func plainRow(_ int, line string) string { return line }
-
 // One long name does not make each line as long, and wide letters keep the columns
 // straight; a terminal has room for all.
 func TestList_LongNamesKeepColumns(t *testing.T) {
@@ -102,7 +100,8 @@ func TestList_LongNamesKeepColumns(t *testing.T) {
 		"orders  fine   100/1s  override  OVERALL  -           -\n"+
 		long+"  fine   100/1s  override  OVERALL  -           -\n"+
 		"限流器  fine   100/1s  override  OVERALL  -           -\n", s.rrl("ls").stdout)
-	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40, plainRow), "\n") {
+	plain := func(_ int, line string) string { return line }
+	for line := range strings.SplitSeq(table([][]string{{"NAME", "RATE"}, {long, "100/1s"}, {"a", "1/1s"}}, 40, plain), "\n") {
 		assert.LessOrEqual(t, utf8.RuneCountInString(line), 40)
 	}
 }
