@@ -102,7 +102,7 @@ func TestMigrate(t *testing.T) {
 	for _, rate := range []int64{10, 3 << 32} {
 		// It becomes members that run out when it would have ended.
 		all[fmt.Sprint("a window of ", rate)] = scenario{cfg: every(rate, minute), version: windowed, steps: []step{
-			oldTakes(rate - 3), wait(20 * second), as(newest, migrate, inUse(rate-3), valueEnds(noEnd), free(3), take(2),
+			oldTakes(rate - 3), wait(20 * second), as(newest, migrates(max(1, rate>>32)), inUse(rate-3), valueEnds(noEnd), free(3), take(2),
 				wait(39*second), free(1), wait(second), free(rate-2), wait(20*second), free(rate)),
 		}}
 	}
