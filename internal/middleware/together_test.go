@@ -384,6 +384,7 @@ func TestPolicies_EstimateAboveTheLimit(t *testing.T) {
 		assert.Equal(t, cmp.Or(row.state, middleware.Granted), questions[0].State)
 		assert.Equal(t, row.took, time.Since(start))
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		assert.Equal(t, row.asked, numbers(limiter.Costs()))
 		assert.Equal(t, row.settled, numbers(limiter.Settled))
 		assert.Equal(t, questions[0].Permits, s.told.Decisions()[0].Permits, "what was reserved is reported")
