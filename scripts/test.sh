@@ -125,13 +125,13 @@ other_modules() {
 		esac' "$PWD" "$all"
 }
 
-# Each server once and each topology once, one cell after the other: make test-matrix runs all
-# of each. The race detector looks at the same tests.
+# Each server once and each topology once, two cells at a time: make test-matrix runs
+# all of each. The race detector has looked at the same tests in the step before.
 other_servers() {
 	local packages=(. ./tests/... ./fixedwindow ./slidinglog ./tokenbucket ./internal/{lua,redisson,script})
 	local -x RRL_RACE=0 RRL_ENGINE=shared RRL_BUILT=$work/built
 	scripts/build-tests.sh "$RRL_BUILT" ./internal/test/redistest "${packages[@]}" &&
-		xargs -L 1 sh -c 'scripts/cell.sh "$1" "$2" '"${packages[*]}" cell <<-END
+		xargs -P 2 -L 1 sh -c 'scripts/cell.sh "$1" "$2" '"${packages[*]}" cell <<-END
 		redis-6.2 resp2
 		redis-7.0 tls-acl
 		redis-8.2 sentinel
@@ -149,12 +149,11 @@ rest() {
 }
 
 # Other systems; then what users get with no module fetched before, as somebody has it who has
-# just come: go get wants go.mod files that no build here ever fetched; then other servers.
+# just come: go get wants go.mod files that no build here ever fetched.
 elsewhere() {
 	local status=0
 	scripts/vet-others.sh || status=1
 	GOMODCACHE=$work/none go test -vet=off -ldflags=-w -shuffle=on -timeout 30m ./internal/test/distribution || status=1
-	other_servers || status=1
 	return $status
 }
 
@@ -218,17 +217,19 @@ vet() {
 }
 
 begin vet vet
+[ "$all" != all ] || begin elsewhere elsewhere
 echo "== servers"
 servers
 echo "== servers: $SECONDS s"
 begin rest rest
 begin redisson beside_redisson
-[ "$all" != all ] || begin elsewhere elsewhere
 step "tests where goroutines meet" with_race
+[ "$all" != all ] || begin cells other_servers
 step "other tests and other modules (begun before)" end rest
 step "vet and lint (begun before)" end vet
 step "tests beside Redisson${all:+, chaos} (begun before)" end redisson
-[ "$all" != all ] || step "other systems and servers, modules from nothing (begun before)" end elsewhere
+[ "$all" != all ] || step "vet for other systems, modules from nothing (begun before)" end elsewhere
+[ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 
 # What make test leaves out is no lack of this machine.
 [ "$all" = all ] || sed -i -E '/^no (redis-[0-9]|valkey-|prometheus|promtool|[Cc]hromium)/d' "$skips"

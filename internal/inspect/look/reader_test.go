@@ -345,7 +345,7 @@ var states = map[string]state{
 		kinds: "unknown_layout", broken: "1 member of {P}:permits: no release of Redisson writes such a member",
 	},
 	"lost for good":  {value: -3, members: []grant{{d2, 3, 0}}, kinds: "in_debt", broken: "key {P}:value is -3" + noReason},
-	"C read as D":    {value: -9_999_999_999, members: []grant{{c, 2, 0}}, kinds: "in_debt", broken: "key {P}:value is -9999999999" + noReason},
+	"C read as D":    {value: "-9999999999", members: []grant{{c, 2, 0}}, kinds: "in_debt", broken: "key {P}:value is -9999999999" + noReason},
 	"a set of text":  {damage: "SET permits x", free: unknown, kinds: "wrong_type", broken: "key {P}:permits is not a sorted set"},
 	"a listed value": {damage: "RPUSH value x", free: unknown, kinds: "wrong_type", broken: "key {P}:value is not a string"},
 	"bad value": {
