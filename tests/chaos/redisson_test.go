@@ -151,6 +151,8 @@ type javaCrew struct {
 	route route
 	lives int
 	party atomic.Pointer[javaParty] // nil while there is none
+
+	halfOpen bool // a RedissonClient was not made: one that faults keep from it leaves connections to its JVM
 }
 
 // javaParty is one RedissonClient and what its callers hold.
@@ -194,6 +196,7 @@ func (w *javaCrew) open(jvm *javadriver.Process) (*javaParty, error) {
 	p.id, err = javadriver.Call[string](ctx, jvm, "openOn", p.name, w.route.Servers, w.route.Master, strings.Join(w.route.Addrs, ","),
 		strings.Join(instead, ","), (w.callTimeout / 3).Milliseconds(), roundConnection)
 	if err != nil {
+		w.halfOpen = true
 		return nil, fmt.Errorf("%s: %w\n%s", w.name, err, jvm.Stderr())
 	}
 	w.r.bornJava(p.id)
@@ -263,7 +266,7 @@ func (w *javaCrew) leave() error {
 	p := w.party.Load()
 	switch {
 	case p == nil:
-	case p.close() && !p.stuck:
+	case p.close() && !p.stuck && !w.halfOpen:
 		jvms.put(w.redisson, p.jvm)
 	default:
 		p.jvm.Kill()
@@ -290,6 +293,10 @@ func (w *javaCrew) kill() (left string) {
 			w.party.Store(next)
 			return p.id
 		}
+	}
+	if w.halfOpen {
+		spare.Kill()
+		return p.id
 	}
 	jvms.put(w.redisson, spare)
 	return p.id

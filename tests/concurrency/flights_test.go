@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -132,11 +133,14 @@ func TestTryAcquire_Allocations(t *testing.T) {
 	l := rratelimiter.New(answering{}, limitertest.Patient()).RateLimiter("orders", rratelimiter.WithExact())
 	for _, ctx := range []context.Context{context.WithoutCancel(t.Context()), t.Context()} {
 		for _, timeout := range []time.Duration{0, time.Minute} {
-			allocations := testing.AllocsPerRun(1000, func() {
-				if ok, err := l.TryAcquire(ctx, 1, timeout); err != nil || !ok {
-					t.Error(ok, err)
-				}
-			})
+			allocations := math.Inf(1)
+			for range 3 { // what tests before leave to end may allocate meanwhile
+				allocations = min(allocations, testing.AllocsPerRun(1000, func() {
+					if ok, err := l.TryAcquire(ctx, 1, timeout); err != nil || !ok {
+						t.Error(ok, err)
+					}
+				}))
+			}
 			assert.LessOrEqual(t, allocations, 13.0, "timeout %v", timeout)
 		}
 	}
