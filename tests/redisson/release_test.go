@@ -182,12 +182,12 @@ func TestRelease_SearchesOwnMembersOnlyIfAny(t *testing.T) {
 func TestReleaseInManyCallsMeetsFaults(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, map[string]func(w *limitertest.Wire, p *play){"a look": func(w *limitertest.Wire, p *play) {
-		times(2, take(3), wait(ms), othersTake(2000), wait(ms))(p)
+		times(2, wait(ms), take(3), times(1, wait(ms), othersTake(2000)))(p)
 		w.On(lua.InUse, redistest.DropAnswer, redistest.Cut, redistest.Pass, redistest.Swallow)
 		times(1, release(5), own(1))(p)
 	}, "a give-back in the middle": func(w *limitertest.Wire, p *play) {
 		exactly(p)
-		times(2, take(3), wait(ms), othersTake(2000), wait(ms))(p)
+		times(2, wait(ms), take(3), times(1, wait(ms), othersTake(2000)))(p)
 		// The first finds none among the newest, the second takes a member, the
 		// third a part of another.
 		w.On(lua.Release, redistest.Pass, redistest.Pass, redistest.DropAnswer)
