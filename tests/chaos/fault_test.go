@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lua"
@@ -300,6 +302,28 @@ func (p *pulse) worst() time.Duration { return time.Duration(p.most.Load()) }
 
 // slack is how much later than it must an answer may come on this machine, now.
 func (r *round) slack() time.Duration { return 300*time.Millisecond + 3*r.pulse.worst() }
+
+func TestFaults_DoubleOnlyHarmlessRequests(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		what     string
+		script   *lua.Script
+		args     []string
+		harmless bool
+	}{
+		{"one request", lua.Acquire, []string{"member", "2"}, true},
+		{"with figures", lua.Acquire, []string{"member", "2", "", "fs"}, true},
+		{"as much as is free", lua.Acquire, []string{"member", "2", "", "fsu"}, false},
+		{"a batch", lua.Acquire, []string{"member", "2", "", "", "", "", "0", "1", "2"}, false},
+		{"a look", lua.Available, nil, true},
+		{"a settlement", lua.SettleReservation, []string{"member", "2"}, true},
+		{"a renewal", lua.RenewReservation, []string{"member", ""}, true},
+		{"a give-back", lua.GiveBack, []string{"member", "2"}, false},
+	} {
+		args := append([]string{"evalsha", tc.script.SHA, "3", "{a}", "{a}:value", "{a}:permits"}, tc.args...)
+		assert.Equal(t, tc.harmless, harmlessTwice(redistest.Command{Args: args}), tc.what)
+	}
+}
 
 // serverFaults are those of a single process, whatever others it serves with.
 var serverFaults = []*fault{
