@@ -209,12 +209,6 @@ type liar struct {
 	asked   int
 }
 
-// serverError is an error that Redis answered.
-type serverError string
-
-func (e serverError) Error() string { return string(e) }
-func (serverError) RedisError()     {}
-
 // hook answers all commands.
 func (s *liar) hook() redistest.Hook {
 	return func(_ context.Context, cmds []redis.Cmder, _ func() error) (first error) {
@@ -232,7 +226,7 @@ func (s *liar) answer(cmd redis.Cmder) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
-	var reply any = serverError("ERR that is all")
+	var reply any = redistest.AnswerError("ERR that is all")
 	if len(s.answers) > 0 {
 		reply = s.answers[0]
 		if len(s.answers) > 1 || !s.repeats {
@@ -318,12 +312,12 @@ func drawReply(d *fuzztest.Draw, depth int) any {
 	case 4:
 		return fuzztest.One[any](d, nil, true, 1.5, map[any]any{"again": int64(1)})
 	case 5:
-		return serverError(fuzztest.One(d,
+		return redistest.AnswerError(fuzztest.One(d,
 			"CORRUPT 1 rate is no integer: x", "CORRUPT 0 a b", "CORRUPT 99999999999999999999 x", "CORRUPT -1", "CORRUPT", "NOTINIT no rate is set",
 			"NOTINIT 2", "NOTINIT 77", "LATE", "WRONGTYPE Operation", "NOSCRIPT No matching script", "ERR x", "", "BUSY x", "LOADING x",
 			"READONLY x", "OOM x", "CROSSSLOT x", "NOPERM x", "MOVED 1 nowhere:1", "ASK", "TRYAGAIN", "ERR Error running script @user_script: 1: -CORRUPT "))
 	case 6:
-		return serverError(d.Text(30))
+		return redistest.AnswerError(d.Text(30))
 	case 7: // as acquire answers
 		reply := []any{}
 		for range 3 + d.N(8) {

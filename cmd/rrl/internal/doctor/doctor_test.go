@@ -67,18 +67,12 @@ func limiters(t *testing.T, rdb redistest.Client, prefix string, n int) {
 	require.NoError(t, err)
 }
 
-// proxyError is an answer of a server.
-type proxyError string
-
-func (e proxyError) Error() string { return string(e) }
-func (proxyError) RedisError()     {}
-
 func TestExamine_ProxyThatChecksScripts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.MiniClient(t, miniredis.RunT(t), nil)
 	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		if cmds[0].Name() == "eval" {
-			return redistest.Fail(cmds, proxyError("ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"))
+			return redistest.Fail(cmds, redistest.AnswerError("ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"))
 		}
 		return next()
 	}))
