@@ -101,63 +101,6 @@ func Example_errors() {
 	// rratelimiter: TryAcquire "orders": invalid number of permits: 0 is not between 1 and 4294967295
 }
 
-// Two programs, each with a Client of its own, share the permits of a limiter.
-func ExampleNew() {
-	server := startRedis()
-	defer server.Close()
-
-	for _, program := range []string{"shop", "mobile"} {
-		rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		client := rratelimiter.New(rdb)
-		limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-		if err := limiter.Acquire(ctx, 3); err != nil {
-			fmt.Println(err)
-		}
-		free, err := limiter.AvailablePermits(ctx)
-		fmt.Println(program, free, err)
-		_ = client.Close(ctx)
-		_ = rdb.Close()
-	}
-	// Output:
-	// shop 7 <nil>
-	// mobile 4 <nil>
-}
-
-// Close answers those who wait before the program ends.
-func ExampleClient_Close() {
-	client, _, stop := connect()
-	defer stop()
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(1)))
-	fmt.Println(limiter.Acquire(ctx, 1))
-
-	waiting := make(chan error)
-	go func() { waiting <- limiter.Acquire(ctx, 1) }()
-	timeout, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	fmt.Println(client.Close(timeout))
-	fmt.Println(errors.Is(<-waiting, rratelimiter.ErrClosed))
-	// Output:
-	// <nil>
-	// <nil>
-	// true
-}
-
-// The first request sets the limiter up, in the same round trip. A rate that
-// the limiter has already stays.
-func ExampleWithDefault() {
-	client, _, stop := connect()
-	defer stop()
-
-	for _, rate := range []int64{10, 20} {
-		limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(rate)))
-		decision, err := limiter.Take(ctx, 1)
-		fmt.Println(decision.Limit, decision.Remaining, err)
-	}
-	// Output:
-	// 10 9 <nil>
-	// 10 8 <nil>
-}
-
 // With an id of its own a program finds its permits of PerClient limiters
 // again after a restart.
 func ExampleWithClientID() {
@@ -176,52 +119,6 @@ func ExampleWithClientID() {
 	// worker-1 3 <nil>
 	// worker-2 3 <nil>
 	// worker-1 1 <nil>
-}
-
-// The last service with an old Redisson has been upgraded.
-func ExampleRateLimiter_Migrate() {
-	old, server, stop := connect(rratelimiter.WithRedissonVersion("3.15.5"))
-	defer stop()
-	limiter := old.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-	for range 3 {
-		_, _ = limiter.TryAcquire(ctx, 2, 0)
-	}
-
-	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer func() { _ = rdb.Close() }()
-	client := rratelimiter.New(rdb)
-	orders := client.RateLimiter("orders")
-	members, err := orders.Migrate(ctx)
-	fmt.Println(members, "members rewritten", err)
-	free, err := orders.AvailablePermits(ctx)
-	fmt.Println(free, "free", err)
-	_ = client.Close(ctx)
-	// Output:
-	// 3 members rewritten <nil>
-	// 4 free <nil>
-}
-
-// A KeyedLimiter has the calls that handlers need; Limiter leads to all others.
-func ExampleKeyedLimiter() {
-	client, _, stop := connect()
-	defer stop()
-
-	perUser := client.Keyed("orders:", rratelimiter.PerMinute(2))
-	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
-	fmt.Println(perUser.Release(ctx, "ann", 1))
-	fmt.Println(perUser.TryAcquire(ctx, "ann", 2, 0))
-
-	vip := rratelimiter.PerMinute(100)
-	vip.KeepAlive = time.Hour
-	if err := perUser.Limiter("bob").SetRate(ctx, vip); err != nil {
-		fmt.Println(err)
-	}
-	fmt.Println(perUser.Limiter("bob").AvailablePermits(ctx))
-	// Output:
-	// true <nil>
-	// <nil>
-	// false <nil>
-	// 100 <nil>
 }
 
 // Each key has a RateLimiter of its own, which Java services know by its name:
@@ -268,83 +165,6 @@ func Example_otherLimiters() {
 	// Output:
 	// [api:limit:ann limit:ann:/orders {tokens:ann} {tokens:ann}_time]
 	// {true 5 0 0s 1m0s} <nil>
-}
-
-// Four programs share the limiter: while Redis is away, each has a quarter of the rate.
-func ExampleWithFailure() {
-	client, server, stop := connect(
-		rratelimiter.WithFailure(limit.FailLocal(0.25)), rratelimiter.WithCallTimeout(100*time.Millisecond))
-	defer stop()
-	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(20)))
-
-	server.SetError("CLUSTERDOWN The cluster is down")
-	granted := 0
-	for range 20 {
-		ok, err := orders.TryAcquire(ctx, 1, 0)
-		if err != nil {
-			fmt.Println(err)
-		}
-		if ok {
-			granted++
-		}
-	}
-	fmt.Println(granted)
-	// Output: 5
-}
-
-// Most callers are served without a round trip: each request to Redis takes
-// permits for those to come.
-func ExampleWithLease() {
-	client, _, stop := connect()
-	defer stop()
-
-	limiter := client.RateLimiter("events",
-		rratelimiter.WithDefault(rratelimiter.PerSecond(1_000_000)),
-		rratelimiter.WithLease(rratelimiter.Lease{Permits: 50_000, Life: 20 * time.Millisecond}))
-	granted := 0
-	for range 10_000 {
-		ok, err := limiter.TryAcquire(ctx, 1, 0)
-		if err != nil {
-			fmt.Println(err)
-		}
-		if ok {
-			granted++
-		}
-	}
-	fmt.Println(granted)
-	// Output: 10000
-}
-
-// Who is refused once is refused without a round trip until permits can be there.
-func ExampleWithRefusalCache() {
-	client, _, stop := connect()
-	defer stop()
-
-	limiter := client.RateLimiter("logins", rratelimiter.WithDefault(rratelimiter.PerHour(2)),
-		rratelimiter.WithRefusalCache())
-	for range 4 {
-		fmt.Println(limiter.TryAcquire(ctx, 1, 0))
-	}
-	_ = limiter.Release(ctx, 1)
-	fmt.Println(limiter.TryAcquire(ctx, 1, 0))
-	// Output:
-	// true <nil>
-	// true <nil>
-	// false <nil>
-	// false <nil>
-	// true <nil>
-}
-
-// A grant that a failover could lose does not count. The Redis of this example has no
-// replica.
-func ExampleWithReplicas() {
-	client, _, stop := connect(rratelimiter.WithReplicas(1, 100*time.Millisecond))
-	defer stop()
-	coupons := client.RateLimiter("coupons", rratelimiter.WithDefault(rratelimiter.PerDay(1000)))
-
-	ok, err := coupons.TryAcquire(ctx, 1, 0)
-	fmt.Println(ok, errors.Is(err, rratelimiter.ErrNotReplicated))
-	// Output: false true
 }
 
 // These settings suit most services: docs/production.md has their reasons.
@@ -556,4 +376,218 @@ func ExampleClient_Keyed_byOutcome() {
 	// 200 "default";r=4;t=3600
 	// 401 "default";r=4;t=3600
 	// 200 "default";r=3;t=3600
+}
+
+// Ten a second and a thousand an hour: both are charged, or none.
+func ExampleClient_TryAcquireAll() {
+	client, _, stop := connect()
+	defer stop()
+
+	second := client.RateLimiter("{shop}:second", rratelimiter.WithDefault(rratelimiter.PerSecond(10)))
+	hour := client.RateLimiter("{shop}:hour", rratelimiter.WithDefault(rratelimiter.PerHour(1000)))
+	ok, err := client.TryAcquireAll(ctx, 0, second.Claim(1), hour.Claim(1))
+	fmt.Println(ok, err)
+	// Output: true <nil>
+}
+
+func ExampleRateLimiter_Take() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+
+	for range 2 {
+		d, err := limiter.Take(ctx, 6)
+		fmt.Printf("granted %t, %d of %d left, retry after %v, full after %v, %v\n",
+			d.Granted, d.Remaining, d.Limit, d.RetryAfter, d.ResetAfter, err)
+		server.SetTime(noon.Add(15 * time.Second))
+	}
+	// Output:
+	// granted true, 4 of 10 left, retry after 0s, full after 1m0s, <nil>
+	// granted false, 4 of 10 left, retry after 45s, full after 45s, <nil>
+}
+
+// The tokens of a language model's answer are known when it is there.
+func ExampleRateLimiter_Reserve() {
+	client, server, stop := connect()
+	defer stop()
+	limiter := client.RateLimiter("tokens", rratelimiter.WithDefault(rratelimiter.PerMinute(1000)))
+
+	ask := func(estimate int64, answer func() (tokens int64, err error)) error {
+		r, err := limiter.Reserve(ctx, estimate, 0)
+		if err != nil || !r.Granted {
+			return errors.Join(errors.New("not now"), err)
+		}
+		defer func() { _ = r.Cancel(ctx) }() // if there is no answer
+		tokens, err := answer()
+		if err != nil {
+			return err
+		}
+		return r.Settle(ctx, tokens)
+	}
+	fmt.Println(ask(800, func() (int64, error) { return 300, nil }))
+	fmt.Println(ask(600, func() (int64, error) { return 0, errors.New("no answer") }))
+	fmt.Println(limiter.AvailablePermits(ctx))
+
+	server.SetTime(noon.Add(20 * time.Second))
+	fmt.Println(ask(600, func() (int64, error) { return 900, nil })) // 200 more than are free
+	fmt.Println(ask(1, func() (int64, error) { return 1, nil }))
+	server.SetTime(noon.Add(time.Minute)) // the first 300 are back
+	fmt.Println(limiter.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// no answer
+	// 700 <nil>
+	// <nil>
+	// not now
+	// 100 <nil>
+}
+
+// Called as a program starts, it makes the rate in the code win.
+func ExampleKeepState() {
+	client, _, stop := connect()
+	defer stop()
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(orders.Acquire(ctx, 4))
+
+	start := func() error {
+		if err := orders.SetRate(ctx, rratelimiter.PerSecond(100), rratelimiter.KeepState()); err != nil {
+			return err
+		}
+		return nil
+	}
+	fmt.Println(start())
+	fmt.Println(orders.AvailablePermits(ctx)) // the 4 are still in use
+	// Output:
+	// <nil>
+	// <nil>
+	// 96 <nil>
+}
+
+// Ten times the rate for a migration; it ends by itself.
+func ExampleFor() {
+	client, server, stop := connect()
+	defer stop()
+	orders := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
+	fmt.Println(orders.Acquire(ctx, 4))
+	fmt.Println(orders.SetRate(ctx, rratelimiter.PerMinute(100), rratelimiter.For(20*time.Hour)))
+	fmt.Println(orders.AvailablePermits(ctx))
+	override, _, err := orders.Override(ctx)
+	fmt.Println("then", override.Then.Rate, err)
+
+	server.SetTime(noon.Add(20 * time.Hour))
+	fmt.Println(orders.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// <nil>
+	// 96 <nil>
+	// then 10 <nil>
+	// 10 <nil>
+}
+
+// A call to a language model counts as one request and as the tokens that it costs, which are estimated first. If the
+// program dies meanwhile, the estimate is free again after two minutes, not after a day.
+func ExampleClient_ReserveAll() {
+	client, _, stop := connect()
+	defer stop()
+	requests := client.Keyed("requests:", rratelimiter.PerMinute(60))
+	tokens := client.Keyed("tokens:", rratelimiter.PerDay(1000))
+	call := func(estimate, cost int64) {
+		r, err := client.ReserveAll(ctx, 0,
+			requests.Claim("{ann}", 1),
+			tokens.Claim("{ann}", estimate, rratelimiter.Hold(2*time.Minute)))
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		if !r.Granted {
+			fmt.Println(r.Decisions[0].Granted, r.Decisions[1].Granted)
+			return
+		}
+		fmt.Println(r.Settle(ctx, 1, cost))
+	}
+
+	call(800, 300)
+	call(800, 300)
+	decisions, err := client.TakeAll(ctx, requests.Claim("{ann}", 1), tokens.Claim("{ann}", 100))
+	fmt.Println(decisions[0].Remaining, decisions[1].Remaining, err)
+	// Output:
+	// <nil>
+	// true false
+	// 58 600 <nil>
+}
+
+// Peek says what Take would answer, or with 0 what is free, and takes nothing.
+func ExampleRateLimiter_Peek() {
+	client, _, stop := connect()
+	defer stop()
+
+	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(3)))
+	for range 2 {
+		d, err := limiter.Peek(ctx, 2)
+		fmt.Println(d.Granted, d.Remaining, err)
+	}
+	if err := limiter.Acquire(ctx, 2); err != nil {
+		fmt.Println(err)
+	}
+	d, err := limiter.Peek(ctx, 2)
+	fmt.Println(d.Granted, d.Remaining, d.RetryAfter, err)
+	d, err = limiter.Peek(ctx, 0)
+	fmt.Println(d.Remaining, "free,", err)
+	// Output:
+	// true 1 <nil>
+	// true 1 <nil>
+	// false 1 1m0s <nil>
+	// 1 free, <nil>
+}
+
+// With a lease a busy program answers most requests from memory: what it takes ahead of a
+// user's limit is charged at once, and what is left goes back.
+func ExampleClient_Keyed_lease() {
+	client, _, stop := connect()
+	defer stop()
+
+	perUser := client.Keyed("orders:", rratelimiter.PerMinute(1000),
+		rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache())
+	if err := perUser.Err(); err != nil {
+		fmt.Println(err) // a bad option
+	}
+	for i := range 100 {
+		d, err := perUser.Take(ctx, "ann", 1)
+		if i%25 == 0 {
+			fmt.Println(d.Granted, d.Limit, d.Remaining, err)
+		}
+	}
+	// Output:
+	// true 1000 999 <nil>
+	// true 1000 974 <nil>
+	// true 1000 949 <nil>
+	// true 1000 924 <nil>
+}
+
+// refusals counts what each limiter refused. The methods that it lacks are those of
+// NoObserver.
+type refusals struct {
+	limit.NoObserver
+	permits map[string]int64
+}
+
+func (r *refusals) Decided(_ context.Context, d limit.Decided) {
+	if d.Outcome == limit.Refused {
+		r.permits[d.Limiter] += d.Permits // a program of several goroutines takes a lock
+	}
+}
+
+func ExampleWithObserver() {
+	observer := &refusals{permits: map[string]int64{}}
+	client, _, stop := connect(rratelimiter.WithObserver(observer))
+	defer stop()
+
+	users := client.Keyed("users:", rratelimiter.PerMinute(2))
+	for _, name := range []string{"ann", "bob", "ann", "ann"} {
+		if _, err := users.Take(ctx, name, 1); err != nil {
+			fmt.Println(err)
+		}
+	}
+	fmt.Println(observer.permits)
+	// Output: map[users::1]
 }
