@@ -1,9 +1,7 @@
 package rratelimiter_test
 
 import (
-	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -141,18 +139,6 @@ var ofClaims = limitertest.Tests[plan]{
 		assert.EqualValues(t, 9, limitertest.Available(t, shared))
 	},
 
-	// Of a single claim the hold counts too, and what was used late is charged from then on.
-	"ReserveAll_OfOneWithHold": func(t *testing.T, p plan) {
-		r := p.reserve(t, 0, p.tokens.Claim(800, rratelimiter.Hold(time.Minute)))
-		assert.Equal(t, time.Minute, r.Decisions[0].ResetAfter)
-		time.Sleep(time.Minute)
-		assert.EqualValues(t, 1000, limitertest.Available(t, p.tokens))
-		require.NoError(t, r.Settle(t.Context(), 300))
-		assert.EqualValues(t, 700, limitertest.Available(t, p.tokens))
-		time.Sleep(time.Hour)
-		assert.EqualValues(t, 1000, limitertest.Available(t, p.tokens))
-	},
-
 	// What is wrong with one claim names it, and nothing is charged.
 	"TakeAll_ErrorNamesTheLimiter": func(t *testing.T, p plan) {
 		for tokens, want := range map[int64]error{0: rratelimiter.ErrInvalidPermits, 1001: rratelimiter.ErrPermitsExceedRate} {
@@ -197,25 +183,6 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		}
 	},
 
-	// A call looks at so many members at most, and goes on where the one before ended.
-	"TakeAll_ManyMembersOfLimitersThatRefuse": func(t *testing.T, rdb redistest.Client) {
-		c := limitertest.NewClient(t, rdb)
-		var claims []rratelimiter.Claim
-		for _, name := range []string{"{x}a", "{x}b", "{x}c", "{x}d"} {
-			l := c.RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(300)))
-			for range 300 {
-				limitertest.MustAcquire(t, l, 1)
-			}
-			claims = append(claims, l.Claim(5))
-		}
-		decisions, err := c.TakeAll(t.Context(), claims...)
-		require.NoError(t, err)
-		for _, d := range decisions {
-			assert.False(t, d.Granted)
-			assert.Equal(t, time.Hour, d.RetryAfter.Round(time.Minute))
-		}
-	},
-
 	// The first numbers count, whole: later ones change nothing of any limiter.
 	"ReserveAll_IsSettledByOneCall": func(t *testing.T, rdb redistest.Client) {
 		for range 20 {
@@ -249,18 +216,6 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		assert.Zero(t, sent.Total())
 	},
 
-	// In shadow and in an outage all claims are granted, and none is charged.
-	"TakeAll_FollowsTheClientsPolicy": func(t *testing.T, rdb redistest.Client) {
-		p := newPlan(t, rdb, rratelimiter.WithShadow())
-		p.take(t, 1000)
-		decisions := p.take(t, 1000)
-		assert.Equal(t, []bool{true, true}, []bool{decisions[0].Granted, decisions[1].Granted})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err := p.client.TakeAll(ctx, p.requests.Claim(1), p.tokens.Claim(1))
-		require.ErrorIs(t, err, context.Canceled)
-	},
-
 	"KeyedFunc_GivesEachKeyItsRate": func(t *testing.T, rdb redistest.Client) {
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", newPlans().of)
 		require.NoError(t, k.Err())
@@ -286,96 +241,11 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		p["ann"] = rratelimiter.PerHour(50)
 		assert.True(t, limittest.Take(t, k, "ann", 1).Granted)
 	},
-
-	// Of two programs the one that learnt later wins, and none changes the rate back.
-	"KeyedFunc_ProgramsDoNotFight": func(t *testing.T, rdb redistest.Client) {
-		early, late := newPlans(), newPlans()
-		a, b := limitertest.NewClient(t, rdb).KeyedFunc("plan:", early.of), limitertest.NewClient(t, rdb).KeyedFunc("plan:", late.of)
-		limittest.Take(t, a, "ann", 1)
-		limittest.Take(t, b, "ann", 1)
-		time.Sleep(time.Minute)
-		early["ann"] = rratelimiter.PerHour(50)
-		for range 5 {
-			assert.EqualValues(t, 50, limittest.Take(t, a, "ann", 1).Limit)
-			assert.EqualValues(t, 50, limittest.Take(t, b, "ann", 1).Limit, "it has not learnt yet")
-			time.Sleep(2 * time.Minute)
-		}
-		late["ann"] = rratelimiter.PerHour(50)
-		assert.EqualValues(t, 50, limittest.Take(t, b, "ann", 1).Limit)
-		late["ann"] = rratelimiter.PerHour(20)
-		assert.EqualValues(t, 20, limittest.Take(t, b, "ann", 1).Limit)
-		time.Sleep(2 * time.Minute)
-		assert.EqualValues(t, 20, limittest.Take(t, a, "ann", 1).Limit, "it learnt before")
-	},
-
-	"KeyedFunc_CostsNothingWhileTheAnswerIsTheSame": func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		p := newPlans()
-		k := client.KeyedFunc("plan:", p.of)
-		limittest.Take(t, k, "bob", 1)
-		handle := k.Limiter("bob")
-		assert.Same(t, handle, k.Limiter("bob"))
-		require.NoError(t, client.RateLimiter("plan:bob").SetRate(t.Context(), rratelimiter.PerHour(3)))
-		p["bob"] = rratelimiter.PerHour(7)
-		assert.EqualValues(t, 3, limittest.Take(t, k, "bob", 1).Limit, "it was set on purpose")
-	},
-
-	// Observers tell limiters of keys with the same prefix, or with none, apart by their names.
-	"WithName_IsWhatObserversReceive": func(t *testing.T, rdb redistest.Client) {
-		seen := &limitertest.Recorder{}
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(seen))
-		requests := client.Keyed("", rratelimiter.PerMinute(10), rratelimiter.WithName("requests"))
-		tokens := client.Keyed("", rratelimiter.PerMinute(1000), rratelimiter.WithName("tokens"))
-		limittest.Take(t, requests, "requests:{ann}", 1)
-		_, err := client.TakeAll(t.Context(), requests.Claim("requests:{ann}", 1), tokens.Claim("tokens:{ann}", 50))
-		require.NoError(t, err)
-		r, err := tokens.Reserve(t.Context(), "tokens:{ann}", 10, 0)
-		require.NoError(t, err)
-		require.NoError(t, r.Settle(t.Context(), 5))
-		handle := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(1)), rratelimiter.WithName("shop"))
-		assert.Equal(t, "orders", handle.Name())
-		limitertest.MustAcquire(t, handle, 1)
-		ok, err := handle.TryAcquire(t.Context(), 1, time.Second)
-		require.NoError(t, err)
-		assert.False(t, ok)
-		synctest.Wait()
-		var names []string
-		for _, d := range seen.Decisions() {
-			names = append(names, d.Limiter)
-		}
-		assert.Equal(t, []string{"requests", "requests", "tokens", "tokens", "shop", "shop"}, names)
-		assert.Equal(t, "tokens", seen.Settlements()[0].Limiter)
-		assert.NotEmpty(t, seen.Callers("shop"))
-	},
 }
 
 func TestHandles(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, ofHandles, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
-}
-
-// One whose last try is not answered learns what the one before was.
-func TestReserveAll_LastRefusalCountsIfRedisGoesSilent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		p := newPlan(t, proxy.Client(t, nil))
-		p.take(t, 1000)
-		refused := false
-		proxy.OnCommand(func(redistest.Command) redistest.Action {
-			if refused {
-				return redistest.Swallow
-			}
-			refused = true
-			return redistest.Pass
-		})
-		r, err := p.client.ReserveAll(t.Context(), 5*time.Second, p.requests.Claim(1), p.tokens.Claim(1))
-		require.NoError(t, err)
-		assert.False(t, r.Granted)
-		require.Len(t, r.Decisions, 2)
-		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
-	})
 }
 
 // plans are rates by key.

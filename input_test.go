@@ -321,11 +321,16 @@ var inputEverywhere = limitertest.Tests[redistest.Client]{
 				},
 			} {
 				l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
+				ttl, expires, err := l.TTL(t.Context())
+				require.NoError(t, err)
+				assert.Zero(t, ttl)
+				assert.False(t, expires)
 				there, err := expire(l)
 				require.NoError(t, err)
 				assert.True(t, there)
-				ttl, _, err := l.TTL(t.Context())
+				ttl, expires, err = l.TTL(t.Context())
 				require.NoError(t, err)
+				assert.True(t, expires)
 				require.Greater(t, ttl, math.MaxInt64-time.Minute, what)
 				limitertest.MustAcquire(t, l, 1)
 				limitertest.MustRefuse(t, l, 1)
@@ -344,34 +349,11 @@ var inputEverywhere = limitertest.Tests[redistest.Client]{
 			assert.Empty(t, limitertest.ReadState(t, rdb, l.Name()))
 		}
 	},
-
-	"RenameToItself": func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewHandle(t, rdb)
-		err := l.Rename(t.Context(), l.Name())
-		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-		assert.ErrorContains(t, err, "Rename")
-		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
-		limitertest.MustAcquire(t, l, 4)
-		limitertest.RequireUntouched(t, rdb, l.Name(), func() { require.NoError(t, l.Rename(t.Context(), l.Name())) })
-	},
 }
 
 func TestInputEverywhere(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, inputEverywhere, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) { redistest.Everywhere(t, test) })
-}
-
-func TestInputTheLongestInterval(t *testing.T) {
-	t.Parallel()
-	longest := time.Duration(math.MaxInt64).Truncate(time.Millisecond)
-	for _, keepAlive := range []time.Duration{0, longest} {
-		l := limitertest.NewHandle(t, redistest.CurrentClient(t))
-		cfg := rratelimiter.Config{Rate: 1, Interval: longest, KeepAlive: keepAlive}
-		limitertest.MustTrySetRate(t, l, cfg)
-		assert.Equal(t, cfg, limitertest.ConfigOf(t, l))
-		limitertest.MustAcquire(t, l, 1)
-		assert.Greater(t, limitertest.Take(t, l, 1).RetryAfter, longest-time.Minute)
-	}
 }
 
 // With one server: see TestCluster_RefusesNamesOfSeveralSlots.
