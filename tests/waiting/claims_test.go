@@ -19,7 +19,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // Many callers wait for two limiters, and permits of one come back one by one.
@@ -69,10 +68,9 @@ func TestTryAcquireAll_ThousandWaitersAskForThoseWhoMayBeServed(t *testing.T) {
 type jointLine struct {
 	*limitertest.FamilyScene
 
-	ctx    context.Context
-	client *rratelimiter.Client
-	all    []*rratelimiter.RateLimiter
-	rival  *rratelimiter.RateLimiter // another Client's handle of the first
+	ctx   context.Context
+	all   []*rratelimiter.RateLimiter
+	rival *rratelimiter.RateLimiter // another Client's handle of the first
 }
 
 // A jointLineTest is a test of three limiters: the first of that rate, and the others of another, 100 an hour unless it is said.
@@ -85,32 +83,17 @@ type jointLineTest struct {
 func (test jointLineTest) start(t *testing.T) {
 	others := cmp.Or(test.others, limitertest.Every(100, time.Hour))
 	s, f := limitertest.NewFamilyScene(t, test.first, others, others)
-	l := &jointLine{s, t.Context(), f.Client, f.Limiters, s.Rival.RateLimiter(f.Limiters[0].Name())}
+	l := &jointLine{s, t.Context(), f.Limiters, s.Rival.RateLimiter(f.Limiters[0].Name())}
 	if test.taken > 0 {
 		limitertest.MustAcquire(t, l.rival, test.taken)
 	}
 	test.run(t, l)
 }
 
-// by lets the callers to come be another Client's.
-func (l *jointLine) by(client *rratelimiter.Client) {
-	l.client = client
-	for i, other := range l.all {
-		l.all[i] = client.RateLimiter(other.Name())
-	}
-}
-
 // asks lets a caller wait for permits of the first limiter and of another.
 func (l *jointLine) asks(permits int64, patience time.Duration, other int) *limitertest.Caller {
 	return l.Go(func() (bool, error) {
-		return l.client.TryAcquireAll(l.ctx, patience, limitertest.Claims(permits, l.all[0], l.all[other])...)
-	})
-}
-
-// leaver is asks for a caller who leaves when leave is called.
-func (l *jointLine) leaver(t *testing.T, permits int64, other int) (leave func()) {
-	return l.Leaver(t, func(ctx context.Context) (bool, error) {
-		return l.client.TryAcquireAll(ctx, forever, limitertest.Claims(permits, l.all[0], l.all[other])...)
+		return l.Client.TryAcquireAll(l.ctx, patience, limitertest.Claims(permits, l.all[0], l.all[other])...)
 	})
 }
 
@@ -171,85 +154,6 @@ var jointLineTests = map[string]jointLineTest{
 			assert.True(t, done && end.Ok, c.Outcome())
 		}
 	}},
-	// All learn that the server is down by the questions of a few.
-	"waiters fail together in an outage": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
-		l.by(rratelimiter.New(l.Redis, rratelimiter.WithCallTimeout(3*time.Second)))
-		var all []*limitertest.Caller
-		for range 50 {
-			all = append(all, l.asks(1, forever, 1))
-		}
-		before := l.Sent.Scripts()
-		l.Proxy.OnCommand(limitertest.OnEach(lua.AcquireAll.SHA, redistest.Swallow))
-		l.Until(2 * time.Minute)
-		for _, c := range all {
-			end, done := c.Ended()
-			require.True(t, done)
-			require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
-		}
-		assert.LessOrEqual(t, l.Sent.Scripts()-before, 20)
-		require.NoError(t, l.client.Close(t.Context()))
-	}},
-	// If the last answer of those who wait is old.
-	"one who joins makes the line ask": {first: limitertest.Every(2, time.Hour), taken: 2, run: func(t *testing.T, l *jointLine) {
-		waits := l.asks(1, forever, 1)
-		l.Until(time.Second)
-		require.NoError(t, l.rival.Release(t.Context(), 2))
-		l.Until(2 * time.Second)
-		joins := l.asks(1, forever, 1)
-		l.Until(3 * time.Second)
-		limitertest.CheckOutcome(t, "true at 2s", waits, joins)
-	}},
-	// While it is asked for, or while it waits.
-	"the first that leaves wakes the next": {first: limitertest.Every(5, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
-		leave := l.leaver(t, 3, 1)
-		second, third := l.asks(2, forever, 1), l.asks(1, forever, 1)
-		l.Until(100 * ms)
-		limitertest.CheckOutcome(t, "waits", second)
-		leave()
-		l.Until(200 * ms)
-		limitertest.CheckOutcome(t, "true at 100ms", second)
-		letGo := l.Hold(t, lua.AcquireAll, 1)
-		l.frees(t, 1)
-		l.Until(300 * ms)
-		limitertest.CheckOutcome(t, "waits", third)
-		letGo()
-		l.Until(400 * ms)
-		limitertest.CheckOutcome(t, "true at 300ms", third)
-	}},
-	"waiters of different limiters keep them alive": {
-		first: limitertest.Every(1, time.Hour), others: limitertest.Alive(rratelimiter.Overall, 9, time.Second), taken: 1,
-		run: func(t *testing.T, l *jointLine) {
-			one, two := l.asks(1, forever, 1), l.asks(1, forever, 2)
-			l.Until(time.Minute)
-			limitertest.CheckOutcome(t, "waits", one, two)
-			for _, other := range l.all[1:] {
-				ttl, _, err := other.TTL(t.Context())
-				require.NoError(t, err)
-				assert.Positive(t, ttl)
-			}
-		},
-	},
-	"an observer sees how many wait": {first: limitertest.Every(3, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
-		seen := &waiters{}
-		l.by(limitertest.NewClient(t, l.Redis, rratelimiter.WithObserver(seen)))
-		check := func(want int) {
-			synctest.Wait()
-			for _, other := range l.all[:2] {
-				callers, _ := seen.Load(other.Name())
-				assert.Equal(t, want, callers)
-			}
-		}
-		l.asks(1, time.Second, 1)
-		l.asks(1, time.Minute, 1)
-		leave := l.leaver(t, 1, 1)
-		check(3)
-		l.Until(2 * time.Second)
-		check(2)
-		leave()
-		check(1)
-		l.frees(t, 1)
-		check(0)
-	}},
 	// The next in line is refused after its time: those behind it have not been asked for, but the server has answered.
 	"one behind a late refusal is refused": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
 		first := l.asks(1, 10*time.Second, 1)
@@ -263,20 +167,6 @@ var jointLineTests = map[string]jointLineTest{
 		limitertest.CheckOutcome(t, "false at 10s", first)
 		limitertest.CheckOutcome(t, "false at 10.005s", second)
 		limitertest.CheckOutcome(t, "false at 12.001s", third)
-	}},
-	// A caller asks at once, because of another limiter, and leaves: no question is under way in the time until those who
-	// wait ask again, so nothing has gone unanswered then.
-	"waiters outlive one who left unanswered": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
-		var all []*limitertest.Caller
-		for range 3 {
-			all = append(all, l.asks(1, 10*time.Minute, 1))
-		}
-		l.Until(time.Second)
-		letGo := l.Hold(t, lua.AcquireAll, 1)
-		l.leaver(t, 1, 2)()
-		letGo()
-		l.Until(11 * time.Minute)
-		limitertest.CheckOutcome(t, "false at 10m0s", all...)
 	}},
 	// Permits come back while a caller asks beside one who has been refused: its grant lets the other ask.
 	"a grant beside a refusal wakes who waits": {first: limitertest.Every(6, time.Hour), run: func(t *testing.T, l *jointLine) {
@@ -298,14 +188,6 @@ func TestJointLine(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, jointLineTests, func(t *testing.T, test jointLineTest) { test.start(t) })
 }
-
-// waiters keeps how many callers an observer has last heard of.
-type waiters struct {
-	limit.NoObserver
-	sync.Map
-}
-
-func (w *waiters) Waiting(limiter string, callers int) { w.Store(limiter, callers) }
 
 // Callers wait for two of three limiters or for one, some leave, and reservations are settled for nothing. Each is
 // answered by the end of its time, what was granted is in use, and who is left has not enough permits.
@@ -401,10 +283,10 @@ func TestTryAcquireAll_RandomWaiters(t *testing.T) {
 type meanwhileScene struct {
 	*limitertest.HeldScene
 
-	reservation, other *rratelimiter.Reservation
-	undo               func(context.Context) error
-	land               func() // the last grant, which is on its way
-	leave              func() // its caller, before it lands
+	reservation *rratelimiter.Reservation
+	undo        func(context.Context) error
+	land        func() // the last grant, which is on its way
+	leave       func() // its caller, before it lands
 }
 
 func newMeanwhileScene(t *testing.T) *meanwhileScene {
@@ -412,7 +294,8 @@ func newMeanwhileScene(t *testing.T) *meanwhileScene {
 	cfg := limitertest.Every(10, time.Hour)
 	s := &meanwhileScene{HeldScene: limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 20})}
 	s.RateLimiter = limitertest.ByDefault(s.Client, s.Name(), cfg)
-	s.reservation, s.other = limitertest.Reserve(t, s.RateLimiter, 4), limitertest.Reserve(t, s.RateLimiter, 4)
+	s.reservation = limitertest.Reserve(t, s.RateLimiter, 4)
+	limitertest.MustAcquire(t, s.RateLimiter, 4)
 	var err error
 	_, s.undo, err = s.Client.Keyed("", cfg).TakeReturnable(t.Context(), s.Name(), 1)
 	require.NoError(t, err)
@@ -434,14 +317,7 @@ func newMeanwhileScene(t *testing.T) *meanwhileScene {
 // frees are what frees permits by the same Client.
 var frees = map[string]func(ctx context.Context, s *meanwhileScene) error{
 	"SetRate": func(ctx context.Context, s *meanwhileScene) error { return s.SetRate(ctx, rratelimiter.PerSecond(20)) },
-	"UpdateRate": func(ctx context.Context, s *meanwhileScene) error {
-		return limitertest.Second(s.UpdateRate(ctx, rratelimiter.PerSecond(20)))
-	},
-	"Delete": func(ctx context.Context, s *meanwhileScene) error { return limitertest.Second(s.Delete(ctx)) },
-	"Expire": func(ctx context.Context, s *meanwhileScene) error {
-		return limitertest.Second(s.Expire(ctx, time.Millisecond))
-	},
-	"Reset": func(ctx context.Context, s *meanwhileScene) error { return s.Reset(ctx) },
+	"Delete":  func(ctx context.Context, s *meanwhileScene) error { return limitertest.Second(s.Delete(ctx)) },
 	"Release": func(ctx context.Context, s *meanwhileScene) error {
 		s.land() // otherwise it would wait
 		return s.Release(ctx, 4)
@@ -450,7 +326,6 @@ var frees = map[string]func(ctx context.Context, s *meanwhileScene) error{
 		return limitertest.ReplaceBy(rratelimiter.PerSecond(20))(ctx, s.Client, s.RateLimiter)
 	},
 	"Settle": func(ctx context.Context, s *meanwhileScene) error { return s.reservation.Settle(ctx, 1) },
-	"Cancel": func(ctx context.Context, s *meanwhileScene) error { return s.reservation.Cancel(ctx) },
 	"undo":   func(ctx context.Context, s *meanwhileScene) error { return s.undo(ctx) },
 	"a caller leaves a grant": func(_ context.Context, s *meanwhileScene) error {
 		s.leave()

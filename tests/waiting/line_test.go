@@ -3,8 +3,6 @@ package waiting_test
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -145,10 +142,6 @@ var (
 )
 
 var lineTests = map[string]lineTest{
-	"what is free is granted at once": {cfg: limitertest.Every(10, time.Second), scripts: 2, callers: []caller{
-		asks(0, 4, endless, "true at 0s"),
-		asks(0, 6, time.Hour, "true at 0s"),
-	}},
 	"the next is served when the head gives up": {cfg: limitertest.Every(2, time.Minute), callers: []caller{
 		taken(0, 1),
 		asks(0, 2, 300*ms, "false at 300ms"),
@@ -171,36 +164,12 @@ var lineTests = map[string]lineTest{
 		asks(0, 1, endless, "true at 6h0m0s"),
 		{permits: 1, patience: endless, plain: true, want: "true at 12h0m0s"},
 	}},
-	"each client has its own of a PerClient limiter": {cfg: limitertest.PerClient(2, time.Second), callers: []caller{
-		asks(0, 2, 0, "true at 0s"),
-		taken(0, 2),
-		{at: 500 * ms, permits: 1, other: true, want: "false at 500ms"},
-		asks(500*ms, 2, forever, "true at 1s"),
-	}},
-	"a rate lowered below what one wants": {
-		cfg: limitertest.Every(10, time.Second), at: 300 * ms, change: keepRate(limitertest.Every(5, time.Second)),
-		callers: []caller{
-			taken(0, 10),
-			asks(0, 3, forever, "true at 1s"),
-			{permits: 8, patience: forever, want: "false at 300ms", err: rratelimiter.ErrPermitsExceedRate},
-			asks(0, 3, forever, "true at 2s"),
-		},
-	},
 	"a rate lowered below what the head wants": {
 		cfg: limitertest.Every(10, time.Second), at: 300 * ms, change: keepRate(limitertest.Every(6, time.Second)),
 		callers: []caller{
 			taken(0, 5),
 			{permits: 8, patience: forever, want: "false at 300ms", err: rratelimiter.ErrPermitsExceedRate},
 			asks(0, 1, forever, "true at 300ms"),
-		},
-	},
-	"Redis loses the limiter": {
-		cfg: limitertest.Every(1, time.Second), at: 500 * ms,
-		change: func(ctx context.Context, s *limitertest.Scene) error { return s.Redis.FlushAll(ctx).Err() },
-		callers: []caller{
-			taken(0, 1),
-			{permits: 1, patience: endless, want: "false at 1s", err: rratelimiter.ErrNotInitialized},
-			{permits: 1, patience: endless, want: "false at 1s", err: rratelimiter.ErrNotInitialized},
 		},
 	},
 	"different defaults": {callers: []caller{
@@ -216,12 +185,6 @@ var lineTests = map[string]lineTest{
 	"another Client releases": {
 		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
 		at: 300 * ms, change: func(ctx context.Context, s *limitertest.Scene) error { return s.Other.Release(ctx, 2) },
-	},
-	"another Client sets a rate": {
-		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
-		at: 300 * ms, change: func(ctx context.Context, s *limitertest.Scene) error {
-			return s.Other.SetRate(ctx, limitertest.Every(9, time.Hour))
-		},
 	},
 }
 
@@ -368,23 +331,10 @@ func TestLine_ThousandWaitersShareCalls(t *testing.T) {
 	})
 }
 
-var lineScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
-	// A line that is overdue was refused what its newest members want too: they ask once.
-	"arriving waiters ask once what was refused": {Cfg: limitertest.Every(10, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
-		defer s.KeepInUse(t, 4)()
-		s.Until(50 * ms)
-		s.StartTryAcquire(t.Context(), 8, 5*time.Second)
-		s.StartTryAcquire(t.Context(), 7, 5*time.Second)
-		s.Until(1200 * ms)
-		before := s.Sent.Scripts()
-		for range 100 {
-			s.StartTryAcquire(t.Context(), 7, 500*ms)
-		}
-		assert.LessOrEqual(t, s.Sent.Scripts(), before+1)
-		assert.Equal(t, "true at 1.2s", s.StartTryAcquire(t.Context(), 2, forever).Outcome(), "less is worth a call")
-		s.Until(10 * time.Second)
-	}},
-	"one try overtakes the line": {Cfg: limitertest.Every(5, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
+func TestLine_OneTryOvertakesIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(5, time.Second))
 		limitertest.MustAcquire(t, s.Other, 2)
 		head := s.StartTryAcquire(t.Context(), 4, forever)
 		behind := s.StartTryAcquire(t.Context(), 1, forever)
@@ -405,31 +355,6 @@ var lineScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		s.Until(time.Minute)
 		assert.Equal(t, "true at 1.1s", head.Outcome())
 		assert.Equal(t, "true at 1s", behind.Outcome(), "the head had its interval")
-	}},
-	"a waiter asks again until it is served": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.Scene) {
-		limitertest.MustAcquire(t, s.Other, 1)
-		// The other Client is there first, three times over.
-		var all []*limitertest.Caller
-		for range 3 {
-			all = append(all, s.Go(func() (bool, error) { return s.Other.TryAcquire(t.Context(), 1, forever) }))
-		}
-		all = append(all, s.StartAcquire(t.Context(), 1))
-		gaveUp := s.StartTryAcquire(t.Context(), 1, 1700*ms)
-		s.Until(time.Minute)
-		assert.Equal(t, "false at 1.7s", gaveUp.Outcome())
-		var ends []string
-		for _, c := range all {
-			ends = append(ends, c.Outcome())
-		}
-		assert.ElementsMatch(t, []string{"true at 1s", "true at 2s", "true at 3s", "true at 4s"}, ends)
-		assert.LessOrEqual(t, s.Sent.Scripts(), 10)
-	}},
-}
-
-func TestLineScenes(t *testing.T) {
-	t.Parallel()
-	limitertest.OnScenes(t, lineScenes, func(t *testing.T, cfg rratelimiter.Config) *limitertest.Scene {
-		return limitertest.NewScene(t, cfg)
 	})
 }
 
@@ -446,65 +371,20 @@ func TestLine_OfSeveralKindsIsServedTogether(t *testing.T) {
 	holding := func(t *testing.T, l *rratelimiter.RateLimiter) error {
 		return reserves(t.Context(), l, 1, forever, rratelimiter.Hold(time.Duration(1+time.Now().UnixMilli()%500)*ms))
 	}
-	type row struct {
-		asks      [2]ask
-		noDefault bool // the second's handle has none
-	}
-	limitertest.Bubbles(t, map[string]row{
-		"TryAcquire and Reserve":               {asks: [2]ask{acquires, reserving}},
-		"Reserve, each with a hold of its own": {asks: [2]ask{holding, reserving}},
-		"handles with and without a default":   {[2]ask{acquires, acquires}, true},
-	}, func(t *testing.T, row row) {
+	limitertest.Bubbles(t, map[string][2]ask{
+		"TryAcquire and Reserve": {acquires, reserving}, "Reserve, each with a hold of its own": {holding, reserving},
+	}, func(t *testing.T, asks [2]ask) {
 		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
 		l := limitertest.ByDefault(c, "orders", cfg)
-		handles := []*rratelimiter.RateLimiter{l, l}
-		if row.noDefault {
-			handles[1] = c.RateLimiter("orders")
-		}
 		require.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), callers, 0)))
 		start := time.Now()
 		limitertest.Together(callers, func(i int) {
 			time.Sleep(time.Duration(i) * time.Millisecond)
-			assert.NoError(t, row.asks[i%2](t, handles[i%2]))
+			assert.NoError(t, asks[i%2](t, l))
 		})
 		assert.LessOrEqual(t, time.Since(start), time.Second+6*trip)
 		require.NoError(t, c.Close(t.Context()))
 	})
-}
-
-// A largeRequest waits for permits of the limiter "key:a".
-type largeRequest func(ctx context.Context, c *rratelimiter.Client, keyed *rratelimiter.KeyedLimiter, permits int64) error
-
-var large = map[string]largeRequest{
-	"Acquire": func(ctx context.Context, c *rratelimiter.Client, _ *rratelimiter.KeyedLimiter, permits int64) error {
-		return c.RateLimiter("key:a").Acquire(ctx, permits)
-	},
-	"TryAcquire": func(ctx context.Context, c *rratelimiter.Client, _ *rratelimiter.KeyedLimiter, permits int64) error {
-		return limitertest.Granted(c.RateLimiter("key:a").TryAcquire(ctx, permits, forever))
-	},
-	"Reserve": func(ctx context.Context, c *rratelimiter.Client, _ *rratelimiter.KeyedLimiter, permits int64) error {
-		return reserves(ctx, c.RateLimiter("key:a"), permits, forever, rratelimiter.Hold(500*ms))
-	},
-	"Keyed": func(ctx context.Context, _ *rratelimiter.Client, keyed *rratelimiter.KeyedLimiter, permits int64) error {
-		return keyed.Acquire(ctx, "a", permits)
-	},
-	"transport": func(ctx context.Context, _ *rratelimiter.Client, keyed *rratelimiter.KeyedLimiter, permits int64) error {
-		transport := httplimit.NewTransport(upstream{}, keyed,
-			httplimit.WithKey(func(*http.Request) (string, error) { return "a", nil }),
-			httplimit.WithCost(func(*http.Request) (int64, error) { return permits, nil }))
-		resp, err := transport.RoundTrip(httptest.NewRequestWithContext(ctx, http.MethodGet, "http://api.example.org/", http.NoBody))
-		if err != nil {
-			return err
-		}
-		return resp.Body.Close()
-	},
-}
-
-// upstream answers each request at once.
-type upstream struct{}
-
-func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
 }
 
 // A request for most of the permits is served in its turn, an interval after it became the first at most, though many
@@ -512,10 +392,14 @@ func (upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestLine_LargeRequestIsServedBehindALongLine(t *testing.T) {
 	t.Parallel()
 	const rate, permits, others, small, trip = 1000, 900, 48, 60, 3 * ms
-	limitertest.Bubbles(t, large, func(t *testing.T, acquire largeRequest) {
+	limitertest.Bubbles(t, map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
+		"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, permits) },
+		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+			return reserves(ctx, l, permits, forever, rratelimiter.Hold(500*ms))
+		},
+	}, func(t *testing.T, acquire func(ctx context.Context, l *rratelimiter.RateLimiter) error) {
 		client := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
-		cfg := limitertest.Every(rate, time.Second)
-		l, keyed := limitertest.ByDefault(client, "key:a", cfg), client.Keyed("key:", cfg)
+		l := limitertest.ByDefault(client, "orders", limitertest.Every(rate, time.Second))
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i := range others {
@@ -529,7 +413,7 @@ func TestLine_LargeRequestIsServedBehindALongLine(t *testing.T) {
 		time.Sleep(1500 * ms)
 		// What was in line before it, and its own interval.
 		soon, end := context.WithTimeout(t.Context(), (others*small/rate+2)*time.Second)
-		assert.NoError(t, acquire(soon, client, keyed, permits))
+		assert.NoError(t, acquire(soon, l))
 		end()
 		cancel()
 		wg.Wait()

@@ -2,11 +2,8 @@ package waiting_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -30,11 +26,6 @@ var waits = map[string]wait{
 	},
 	"for all": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
 		return f.Client.TryAcquireAll(ctx, timeout, limitertest.Claims(permits, f.Limiters...)...)
-	},
-	"for all, in the other order": func(ctx context.Context, f *limitertest.Family, permits int64, timeout time.Duration) (bool, error) {
-		limiters := slices.Clone(f.Limiters)
-		slices.Reverse(limiters)
-		return f.Client.TryAcquireAll(ctx, timeout, limitertest.Claims(permits, limiters...)...)
 	},
 }
 
@@ -180,9 +171,10 @@ func TestDefectOneMemberForEachPermit(t *testing.T) {
 	})
 }
 
-var waitTests = limitertest.Tests[redistest.Client]{
-	// The line never comes to a caller whose time is over before: the answer has a Decision for each claim all the same.
-	"get a Decision for each claim though their turn did not come": func(t *testing.T, rdb redistest.Client) {
+// The line never comes to a caller whose time is over before: the answer has a Decision for each claim all the same.
+func TestReserveAll_HasADecisionForEachClaimThoughItsTurnDidNotCome(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Minute), limitertest.Every(9, time.Minute))
 		assert.True(t, f.Try(t, 1))
 		first := limitertest.Go(func() {
@@ -195,39 +187,7 @@ var waitTests = limitertest.Tests[redistest.Client]{
 		assert.False(t, r.Granted)
 		assert.Len(t, r.Decisions, 2)
 		<-first
-	},
-	// A mapper may give two names one limiter; its waiters still form one line.
-	"of names of one limiter share the line": func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(func(string) string { return "one" }))
-		names := []*rratelimiter.RateLimiter{client.RateLimiter("a"), client.RateLimiter("b")}
-		limitertest.MustTrySetRate(t, names[0], limitertest.Every(1, time.Second))
-		limitertest.MustAcquire(t, names[1], 1)
-		s := &limitertest.Scene{Client: client, Redis: rdb, Sent: limitertest.CountCommands(rdb), Start: time.Now()}
-		var line []*limitertest.Caller
-		for i := range 10 {
-			line = append(line, s.Go(func() (bool, error) { return names[i%2].TryAcquire(t.Context(), 1, forever) }))
-		}
-		assert.Equal(t, 1, s.Sent.Scripts())
-		s.Until(time.Minute)
-		for i, c := range line {
-			assert.Equal(t, fmt.Sprintf("true at %v", time.Duration(i+1)*time.Second), c.Outcome())
-		}
-	},
-	// Redisson sets any keep-alive time.
-	"keep a limiter alive that lives for less than its interval": func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, 10*time.Second))
-		require.NoError(t, rdb.HSet(t.Context(), limitertest.KeysOf(l).Config, "keepAliveTime", 1000).Err())
-		limitertest.MustAcquire(t, l, 1)
-		sent, start := limitertest.CountCommands(rdb), time.Now()
-		require.NoError(t, l.Acquire(t.Context(), 1))
-		assert.Equal(t, 10*time.Second, time.Since(start))
-		assert.LessOrEqual(t, sent.Scripts(), 2*10+2)
-	},
-}
-
-func TestWaiters(t *testing.T) {
-	t.Parallel()
-	limitertest.Virtual(t, waitTests, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
+	})
 }
 
 func TestDefectAWaitingCallerLosesItsLimiter(t *testing.T) {
@@ -277,37 +237,15 @@ func TestLine_KeepsLimiterAlive(t *testing.T) {
 	})
 }
 
-func TestWaitersKeepTheirLimiterAliveOnAServer(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		err := rratelimiter.ErrNotInitialized
-		for life := 2 * time.Second; errors.Is(err, rratelimiter.ErrNotInitialized); life *= 2 { // a machine may stall for longer than one
-			require.Less(t, life, time.Minute, err)
-			l := limitertest.NewLimiter(t, rdb, limitertest.Alive(rratelimiter.Overall, 1, life))
-			if _, err = l.TryAcquire(t.Context(), 1, 0); err == nil {
-				err = l.Acquire(t.Context(), 1)
-			}
-		}
-		require.NoError(t, err)
-	})
-}
-
-// slowAndBrief returns a limiter without free permits, and one that lives a second after each call.
-func slowAndBrief(t *testing.T, client *rratelimiter.Client, permits int, every time.Duration) (slow, brief *rratelimiter.RateLimiter) {
-	t.Helper()
-	name := redistest.Name(t)
-	slow, brief = client.RateLimiter(name), client.RateLimiter(limitertest.Besides(name))
-	limitertest.MustTrySetRate(t, slow, limitertest.Every(int64(permits), every))
-	limitertest.MustTrySetRate(t, brief, limitertest.Alive(rratelimiter.Overall, 1000, time.Second))
-	limitertest.MustAcquire(t, slow, int64(permits))
-	return slow, brief
-}
-
 func TestTryAcquireAll_WaitersKeepLimitersAlive(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, map[string]int{"one": 1, "many": 8}, func(t *testing.T, rdb redistest.Client, callers int) {
 		client := limitertest.NewClient(t, rdb)
-		slow, brief := slowAndBrief(t, client, callers, time.Minute)
+		name := redistest.Name(t)
+		slow, brief := client.RateLimiter(name), client.RateLimiter(limitertest.Besides(name))
+		limitertest.MustTrySetRate(t, slow, limitertest.Every(int64(callers), time.Minute))
+		limitertest.MustTrySetRate(t, brief, limitertest.Alive(rratelimiter.Overall, 1000, time.Second))
+		limitertest.MustAcquire(t, slow, int64(callers))
 		sent, start := limitertest.CountCommands(rdb), time.Now()
 		limitertest.Together(callers, func(int) {
 			ok, err := client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))
@@ -316,36 +254,6 @@ func TestTryAcquireAll_WaitersKeepLimitersAlive(t *testing.T) {
 			assert.Equal(t, time.Minute, time.Since(start))
 		})
 		assert.LessOrEqual(t, sent.Scripts(), (2*60+5)*callers, "each asks before half of the time is over")
-	})
-}
-
-// The call that should keep a limiter alive is stuck: another caller's does.
-func TestTryAcquireAll_SecondWaiterKeepsLimitersAlive(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
-		proxy := redistest.MiniProxy(t, m)
-		stuck := make(chan struct{})
-		client := limitertest.NewClient(t, proxy.Client(t, nil))
-		slow, brief := slowAndBrief(t, client, 2, 3*time.Second)
-		proxy.OnCommand(redistest.Nth(3, lua.AcquireAll.SHA, redistest.Late.When(stuck)))
-		start := time.Now()
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				ok, err := client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))
-				assert.NoError(t, err)
-				assert.True(t, ok)
-			})
-		}
-		time.Sleep(2 * time.Second)
-		ttl, _, err := brief.TTL(t.Context())
-		require.NoError(t, err)
-		assert.Positive(t, ttl, "the other caller asks")
-		close(stuck)
-		wg.Wait()
-		assert.Less(t, time.Since(start), 4*time.Second)
 	})
 }
 
@@ -389,74 +297,24 @@ func TestWaiters_FailWhenLimiterIsGone(t *testing.T) {
 
 func TestWaiters_WithDefaultSetUpLimiterAgain(t *testing.T) {
 	t.Parallel()
-	cfg := limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second)
-	type row struct {
-		defaults [2]bool          // of the first in line, and the second
-		after    [2]time.Duration // their grants, after the limiter is made; below 0: it is not there
-		own      bool             // their Client deletes it
-	}
-	limitertest.Bubbles(t, map[string]row{
-		"both":            {[2]bool{true, true}, [2]time.Duration{0, 10 * time.Second}, false},
-		"the first":       {[2]bool{true, false}, [2]time.Duration{0, 10 * time.Second}, false},
-		"the second":      {[2]bool{false, true}, [2]time.Duration{-1, 0}, false},
-		"by their Client": {[2]bool{true, true}, [2]time.Duration{0, 10 * time.Second}, true},
-	}, func(t *testing.T, row row) {
-		s := limitertest.NewScene(t, limitertest.Alive(rratelimiter.Overall, 2, 10*time.Second))
-		limitertest.MustAcquire(t, s.RateLimiter, 2)
-		var all []*limitertest.Caller
-		plain := s.RateLimiter
-		for _, has := range row.defaults {
-			s.RateLimiter = plain
-			if has {
-				s.RateLimiter = limitertest.ByDefault(s.Client, s.Name(), cfg)
-			}
-			all = append(all, caller{permits: 1, patience: endless}.start(t.Context(), t, s))
-		}
-		s.Until(time.Second)
-		l := s.Other
-		if row.own {
-			l = plain
-		}
-		deleted, err := l.Delete(t.Context())
-		require.NoError(t, err)
-		assert.True(t, deleted)
-		s.Until(10 * time.Second)
-		assert.Equal(t, cfg, limitertest.ConfigOf(t, plain))
-		s.Until(20 * time.Second)
-		made := time.Second
-		for i, c := range all {
-			end, _ := c.Ended()
-			if !row.own && i == 0 {
-				made = end.At
-				assert.LessOrEqual(t, made, 2250*ms, "a line asks about once a second")
-			}
-			if row.after[i] < 0 {
-				require.ErrorIs(t, end.Err, rratelimiter.ErrNotInitialized)
-				continue
-			}
-			assert.True(t, end.Ok)
-			assert.Equal(t, made+row.after[i], end.At)
-		}
-	})
-}
-
-func TestTryAcquireAll_WaitersSetUpLimiterAgain(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := limitertest.Alive(rratelimiter.Overall, 1, 10*time.Second)
-		s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
-		slow := s.Client.RateLimiter(limitertest.Besides(s.Name()))
-		limitertest.MustTrySetRate(t, slow, limitertest.Every(1, 20*time.Second))
-		limitertest.MustAcquire(t, slow, 1)
-		c := s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), forever, s.Claim(1), slow.Claim(1))
-		})
+		s := limitertest.NewScene(t, limitertest.Alive(rratelimiter.Overall, 2, 10*time.Second))
+		limitertest.MustAcquire(t, s.RateLimiter, 2)
+		plain := s.StartAcquire(t.Context(), 1)
+		s.RateLimiter = limitertest.ByDefault(s.Client, s.Name(), cfg)
+		first, second := s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)
 		s.Until(time.Second)
 		require.NoError(t, limitertest.Second(s.Other.Delete(t.Context())))
-		s.Until(5 * time.Second)
-		assert.Len(t, limitertest.LimiterKeys(t, s.Redis, s.Name()), 1, "the configuration")
-		s.Until(30 * time.Second)
-		assert.Equal(t, "true at 20s", c.Outcome())
+		s.Until(10 * time.Second)
+		assert.Equal(t, cfg, limitertest.ConfigOf(t, s.Other))
+		s.Until(20 * time.Second)
+		end, _ := plain.Ended()
+		require.ErrorIs(t, end.Err, rratelimiter.ErrNotInitialized, "its handle has no default")
+		end, _ = first.Ended()
+		assert.True(t, end.Ok)
+		assert.LessOrEqual(t, end.At, 2250*ms, "a line asks about once a second")
+		assert.Equal(t, fmt.Sprintf("true at %v", end.At+10*time.Second), second.Outcome())
 	})
 }
 
@@ -476,31 +334,21 @@ var freed = map[string]limitertest.Change{
 // A caller who joins a line makes it ask, so that what another program frees is not missed.
 func TestLine_AsksWhenACallerJoins(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, map[string]func(ctx context.Context, l *rratelimiter.RateLimiter) error{
-		"TryAcquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-			return limitertest.Granted(l.TryAcquire(ctx, 1, time.Second))
-		},
-		"Acquire": func(ctx context.Context, l *rratelimiter.RateLimiter) error { return l.Acquire(ctx, 1) },
-		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
-			return reserves(ctx, l, 1, time.Second)
-		},
-	}, func(t *testing.T, try func(ctx context.Context, l *rratelimiter.RateLimiter) error) {
-		limitertest.Bubbles(t, freed, func(t *testing.T, free limitertest.Change) {
-			cfg := limitertest.Every(2, time.Hour)
-			s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
-			limitertest.MustAcquire(t, s.Other, 2)
-			first := s.Go(func() (bool, error) { return s.TryAcquire(t.Context(), 1, forever) })
-			s.Until(time.Second / 2)
-			require.NoError(t, free(t.Context(), nil, s.Other))
-			s.Until(3 * time.Second)
-			before := s.Sent.Scripts()
-			require.NoError(t, try(t.Context(), s.RateLimiter))
-			assert.Less(t, s.Now(), 3100*ms)
-			assert.LessOrEqual(t, s.Sent.Scripts()-before, 2)
-			synctest.Wait()
-			end, done := first.Ended()
-			assert.True(t, done && end.Ok)
-			assert.Less(t, end.At, 3100*ms)
-		})
+	limitertest.Bubbles(t, freed, func(t *testing.T, free limitertest.Change) {
+		cfg := limitertest.Every(2, time.Hour)
+		s := limitertest.NewScene(t, cfg, rratelimiter.WithDefault(cfg))
+		limitertest.MustAcquire(t, s.Other, 2)
+		first := s.StartTryAcquire(t.Context(), 1, forever)
+		s.Until(time.Second / 2)
+		require.NoError(t, free(t.Context(), nil, s.Other))
+		s.Until(3 * time.Second)
+		before := s.Sent.Scripts()
+		require.NoError(t, reserves(t.Context(), s.RateLimiter, 1, time.Second))
+		assert.Less(t, s.Now(), 3100*ms)
+		assert.LessOrEqual(t, s.Sent.Scripts()-before, 2)
+		synctest.Wait()
+		end, done := first.Ended()
+		assert.True(t, done && end.Ok)
+		assert.Less(t, end.At, 3100*ms)
 	})
 }
