@@ -3,7 +3,6 @@ package defaults_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,13 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -93,44 +90,6 @@ func TestKeyedNames(t *testing.T) {
 	})
 }
 
-// A key that is not used leaves nothing behind; how long it stays is configurable.
-func TestKeyedKeepAlive(t *testing.T) {
-	t.Parallel()
-	type row struct{ given, want time.Duration }
-	limitertest.Virtual(t, map[string]row{
-		"the interval, by default": {0, time.Minute},
-		"longer":                   {time.Hour, time.Hour},
-	}, func(t *testing.T, rdb redistest.Client, row row) {
-		_, l, prefix := newKeyed(t, rdb, rratelimiter.Config{Rate: 5, Interval: time.Minute, KeepAlive: row.given})
-		limittest.Take(t, l, "ann", 1)
-		time.Sleep(row.want - time.Millisecond)
-		assert.NotEmpty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
-		time.Sleep(2 * time.Millisecond)
-		assert.Empty(t, limitertest.ReadState(t, rdb, prefix+"ann"))
-		assert.Equal(t, 5, limittest.Grants(t, l, "ann", 7))
-	})
-}
-
-func TestKeyedInput(t *testing.T) {
-	t.Parallel()
-	rdb := limittest.Unreachable(t)
-	client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
-	limittest.RequireRefused(t, l, "", 1, rratelimiter.ErrInvalidConfig, "key is empty", prefix)
-	limittest.RequireRefused(t, l, "ann", 1<<32, rratelimiter.ErrInvalidPermits, prefix+"ann")
-	for name, cfg := range map[string]rratelimiter.Config{
-		"nothing":    {},
-		"rate":       {Interval: time.Second},
-		"interval":   {Rate: 1, Interval: time.Microsecond},
-		"keep-alive": {Rate: 1, Interval: time.Minute, KeepAlive: time.Second},
-		"type":       {Type: 7, Rate: 1, Interval: time.Minute},
-	} {
-		t.Log(name)
-		limittest.RequireRefused(t, client.Keyed("a:", cfg), "ann", 1, rratelimiter.ErrInvalidConfig, "a:ann")
-	}
-	require.NoError(t, client.Close(t.Context()))
-	limittest.RequireRefused(t, l, "ann", 1, rratelimiter.ErrClosed)
-}
-
 // run is for tables of tests that need nothing but a server.
 func run(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) {
 	t.Helper()
@@ -176,36 +135,6 @@ var keyedTests = limitertest.Tests[redistest.Client]{
 
 		_, err := client.RateLimiter("none").AvailablePermits(t.Context())
 		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-	},
-	// A default counts as made when it was, however many a program has made before.
-	"many handles move no date": func(t *testing.T, rdb redistest.Client) {
-		plans := limitertest.NewClient(t, rdb).KeyedFunc("plan:", func(string) rratelimiter.Config { return rratelimiter.PerHour(10) })
-		for range 2000 {
-			plans.Limiter("bob")
-			rratelimiter.New(rdb)
-		}
-		limittest.Take(t, plans, "ann", 1)
-		assert.Equal(t, time.Now().UnixMicro(), dateOf(t, rdb, "plan:ann"))
-	},
-	// A rate that was set on purpose shows in each answer, and is compared no more often for that.
-	"an override is compared once": func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		users := client.Keyed("user:", rratelimiter.PerHour(8))
-		limittest.Take(t, users, "ann", 1)
-		require.NoError(t, client.RateLimiter("user:ann").SetRate(t.Context(), rratelimiter.PerHour(100)))
-		compared := 0
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
-			for _, cmd := range cmds {
-				if args := cmd.Args(); redistest.Calls(cmd, lua.Acquire.SHA) && strings.Contains(fmt.Sprint(args[3+args[2].(int)+3]), "d") {
-					compared++
-				}
-			}
-			return next()
-		}))
-		for range 20 {
-			assert.EqualValues(t, 100, limittest.Take(t, users, "ann", 1).Limit)
-		}
-		assert.Equal(t, 1, compared)
 	},
 	// Of all Clients made in one moment, the last is the newest program.
 	"the last Client of one moment wins": func(t *testing.T, rdb redistest.Client) {
@@ -293,39 +222,5 @@ func TestKeyedKeysAreApart(t *testing.T) {
 				}
 			}
 		}
-	})
-}
-
-// A program is as old for a limiter as the server's clock says.
-func TestWithDefault_CountsByTheServersClock(t *testing.T) {
-	t.Parallel()
-	calls := map[string]func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error{
-		"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			other := limitertest.ByDefault(c, "{"+l.Name()+"}other", limitertest.Hourly(3))
-			return limitertest.Second(c.TryAcquireAll(ctx, 0, l.Claim(1), other.Claim(1)))
-		},
-		"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			return limitertest.Second(l.Take(ctx, 1))
-		},
-		"Settle": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-			r, err := l.Reserve(ctx, 1, 0)
-			if err != nil {
-				return err
-			}
-			if _, err := l.Delete(ctx); err != nil {
-				return err
-			}
-			return r.Settle(ctx, 2)
-		},
-	}
-	limitertest.Stepping(t, calls, func(t *testing.T, rdb redistest.Client, step func(time.Duration), call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
-		step(-45 * time.Second) // so much is the program ahead
-		client := limitertest.NewClient(t, rdb)
-		time.Sleep(10 * time.Second)
-		require.NoError(t, call(t.Context(), client, limitertest.ByDefault(client, "a", limitertest.Hourly(3))))
-		var began int64
-		_, err := fmt.Sscanf(rdb.HGet(t.Context(), "a", "default").Val(), "3 3600000 0 0 %d", &began)
-		require.NoError(t, err)
-		assert.InDelta(t, time.Now().Add(-55*time.Second).UnixMicro(), began, float64(2*time.Second/time.Microsecond))
 	})
 }

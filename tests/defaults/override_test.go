@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,29 +103,6 @@ var overrideTests = limitertest.Tests[redistest.Client]{
 		require.NoError(t, err)
 		assert.True(t, ok)
 		assert.WithinDuration(t, start.Add(time.Minute), time.Now(), 2*time.Second)
-	},
-	"with leases and reservations": func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter("orders", rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithDefault(rratelimiter.PerMinute(100)))
-		require.NoError(t, l.SetRate(t.Context(), limitertest.Every(5000, time.Hour), rratelimiter.For(10*time.Minute)))
-		for range 1000 {
-			limitertest.MustAcquire(t, l, 1)
-			time.Sleep(time.Millisecond)
-		}
-		plain := client.RateLimiter("orders")
-		held := limitertest.Reserve(t, plain, 50, rratelimiter.Hold(30*time.Minute))
-		time.Sleep(10 * time.Minute)
-
-		// By the shorter interval the hold has ended: what was used is charged from now on.
-		require.NoError(t, held.Settle(t.Context(), 40))
-		assert.Equal(t, int64(60), limitertest.Available(t, plain))
-		granted := 0
-		for range 1000 {
-			if limitertest.Try(t, l, 1) {
-				granted++
-			}
-		}
-		assert.Equal(t, 60, granted)
 	},
 	// A client that has used none of its own permits during an override that another has set finds all of them at its end.
 	"ends for a client that was idle": func(t *testing.T, rdb redistest.Client) {
@@ -348,15 +324,6 @@ func TestDefault_OneDatedAheadKeepsNoLaterOneOut(t *testing.T) {
 			assert.EqualValues(t, 20, limittest.Take(t, old, "ann", 1).Limit)
 		}
 	})
-}
-
-// dateOf returns when the default of a limiter was made, in epoch microseconds.
-func dateOf(t *testing.T, rdb redistest.Client, name string) (date int64) {
-	t.Helper()
-	var rate, interval, kind, keep int64
-	_, err := fmt.Sscan(rdb.HGet(t.Context(), name, "default").Val(), &rate, &interval, &kind, &keep, &date)
-	require.NoError(t, err)
-	return date
 }
 
 // ofAnother makes the limiter's default that of a program which is none of this process.

@@ -40,19 +40,9 @@ var takers = map[string]taker{
 			return d.Granted, err
 		}
 	},
-	"Keyed, up to": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
-		users := c.Keyed("user:", cfg)
-		return func() (bool, error) {
-			_, d, err := users.TakeUpTo(ctx, "ann", 1)
-			return d.Granted, err
-		}
-	},
 	"WithDefault": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		l := limitertest.ByDefault(c, "user:ann", cfg)
 		return func() (bool, error) { return l.TryAcquire(ctx, 1, 0) }
-	},
-	"a handle for each call": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
-		return func() (bool, error) { return limitertest.ByDefault(c, "user:ann", cfg).TryAcquire(ctx, 1, 0) }
 	},
 	"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, cfg rratelimiter.Config) func() (bool, error) {
 		l, other := limitertest.ByDefault(c, "user:ann", cfg), limitertest.ByDefault(c, "{user:ann}other", limitertest.Every(1_000_000, time.Hour))
@@ -204,26 +194,6 @@ var defaultTests = limitertest.Tests[redistest.Client]{
 		ask(0, before, "ann")
 		assert.EqualValues(t, 1000, limitertest.ConfigOf(t, clients[0].RateLimiter("user:ann")).Rate)
 	},
-	// A limiter that an older program sets up again has the newer default within a minute of use.
-	"default of a limiter made again": func(t *testing.T, rdb redistest.Client) {
-		old := limitertest.NewClient(t, rdb).Keyed("user:", rratelimiter.PerMinute(1000))
-		client := limitertest.NewClient(t, rdb)
-		users := client.Keyed("user:", rratelimiter.PerMinute(2))
-		take := func(k *rratelimiter.KeyedLimiter) limit.Decision { return limittest.Take(t, k, "ann", 1) }
-		assert.EqualValues(t, 2, take(users).Limit)
-		time.Sleep(61 * time.Second) // the limiter has gone
-		assert.EqualValues(t, 1000, take(old).Limit)
-		assert.EqualValues(t, 2, take(users).Limit)
-
-		time.Sleep(61 * time.Second)
-		assert.EqualValues(t, 2, take(users).Limit)
-		require.NoError(t, limitertest.Second(users.Limiter("ann").Delete(t.Context())))
-		assert.EqualValues(t, 1000, take(old).Limit)
-		time.Sleep(59 * time.Second)
-		take(users)
-		time.Sleep(2 * time.Second)
-		assert.EqualValues(t, 2, take(users).Limit)
-	},
 	// What a program remembers of the rate before ends with the change.
 	"changed default ends what is remembered": func(t *testing.T, rdb redistest.Client) {
 		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), "{a}", rratelimiter.PerHour(3)), 3)
@@ -239,32 +209,6 @@ var defaultTests = limitertest.Tests[redistest.Client]{
 		require.NoError(t, <-waiting)
 		limitertest.MustAcquire(t, seen, 95)
 		limitertest.MustRefuse(t, seen, 1)
-	},
-	// A change of the default ends the leases of the program that makes it.
-	"changed default and leases": func(t *testing.T, rdb redistest.Client) {
-		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), "a", rratelimiter.PerMinute(100_000)), 1)
-		l := limitertest.NewClient(t, rdb).RateLimiter("a", rratelimiter.WithDefault(rratelimiter.PerMinute(100)), limitertest.Ahead(0))
-		granted := 1
-		for range 1000 {
-			if limitertest.Try(t, l, 1) {
-				granted++
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		assert.LessOrEqual(t, granted, 100)
-		assert.Greater(t, granted, 80)
-		time.Sleep(2 * time.Minute)
-		assert.EqualValues(t, 100, limitertest.Available(t, l))
-	},
-	// Of two rates under one prefix the first that a key was asked for by stays.
-	"two rates of one prefix": func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		first, second := client.Keyed("api", rratelimiter.PerMinute(10)), client.Keyed("api", rratelimiter.PerMinute(5))
-		for range 3 {
-			for _, k := range []*rratelimiter.KeyedLimiter{first, second} {
-				assert.EqualValues(t, 10, limittest.Take(t, k, "ann", 1).Limit)
-			}
-		}
 	},
 }
 
@@ -346,17 +290,12 @@ func TestPrefixes_ConflictsAreLoggedOnce(t *testing.T) {
 		says          string
 	}
 	limitertest.Bubbles(t, map[string]row{
-		"another rate":             {keyed("api", 10), keyed("api", 5), limit.RateDiffers, `limiter=api found="10 in 1m0s`},
-		"a prefix that goes on":    {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither begins with the other`},
-		"the longer one first":     {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither begins with the other`},
-		"the same twice":           {keyed("api", 5), keyed("api", 5), "", ""},
-		"prefixes that part":       {keyed("api:", 5), keyed("api2:", 7), "", ""},
-		"middleware, another rate": {handler(10), handler(5), limit.RateDiffers, `limiter=http: found="10 in 1m0s`},
-		"middleware, the same":     {handler(5), handler(5), "", ""},
-		"middleware, apart":        {handler(10, api), handler(5), "", ""},
-		"middleware, continued":    {handler(10, api), handler(5, apiIP), limit.PrefixesMeet, `api:ip:`},
-		"middleware, hash tags":    {handler(10, api, httplimit.WithHashTag()), handler(5, apiIP, httplimit.WithHashTag()), "", ""},
-		"middleware, and without":  {handler(10, api), keyed("", 10), limit.PrefixesMeet, `neither begins with the other`},
+		"another rate":          {keyed("api", 10), keyed("api", 5), limit.RateDiffers, `limiter=api found="10 in 1m0s`},
+		"a prefix that goes on": {keyed("api", 5), keyed("api2", 5), limit.PrefixesMeet, `neither begins with the other`},
+		"the longer one first":  {keyed("api2", 5), keyed("api", 5), limit.PrefixesMeet, `neither begins with the other`},
+		"prefixes that part":    {keyed("api:", 5), keyed("api2:", 7), "", ""},
+		"middleware, continued": {handler(10, api), handler(5, apiIP), limit.PrefixesMeet, `api:ip:`},
+		"middleware, hash tags": {handler(10, api, httplimit.WithHashTag()), handler(5, apiIP, httplimit.WithHashTag()), "", ""},
 	}, func(t *testing.T, row row) {
 		rdb, _ := redistest.Mini(t)
 		recorder, log := &limitertest.Recorder{}, &bytes.Buffer{}
