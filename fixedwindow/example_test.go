@@ -11,32 +11,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 )
 
-// Peek says what Take would answer, TakeUpTo takes what there is, and Reset starts a key
-// again.
-func ExampleLimiter() {
-	rdb, stop := limittest.ConnectExample()
-	defer stop()
-	ctx := context.Background()
-
-	client := rratelimiter.New(rdb)
-	limiter := fixedwindow.New(client, fixedwindow.Config{Limit: 3, Window: time.Minute})
-	d, err := limiter.Peek(ctx, "ann", 2)
-	fmt.Println(d.Granted, d.Remaining, err)
-	taken, d, err := limiter.TakeUpTo(ctx, "ann", 10)
-	fmt.Println(taken, d.Granted, d.Remaining, err)
-	d, err = limiter.Take(ctx, "ann", 1)
-	fmt.Println(d.Granted, d.RetryAfter, err)
-	fmt.Println(limiter.Reset(ctx, "ann"))
-	d, err = limiter.Take(ctx, "ann", 1)
-	fmt.Println(d.Granted, d.Remaining, err)
-	// Output:
-	// true 1 <nil>
-	// 3 true 0 <nil>
-	// false 1m0s <nil>
-	// <nil>
-	// true 2 <nil>
-}
-
 // A plan of 10,000 requests a day, from midnight to midnight in Berlin.
 func ExampleDaily() {
 	rdb, stop := limittest.ConnectExample() // its clock stands at noon, UTC

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +15,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
-	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -196,42 +192,6 @@ func TestTakeReserved_SettleGoesOnWithoutItsCaller(t *testing.T) {
 		time.Sleep(time.Second)
 		assert.Equal(t, "9", s.rdb.Get(t.Context(), "key").Val())
 		require.ErrorIs(t, settle(t.Context(), 9), limit.ErrSettled)
-
-		ended, cancel := context.WithCancel(t.Context())
-		settle = reserve(t, s.Limiter, "key", 4)
-		cancel()
-		require.ErrorIs(t, settle(ended, 0), context.Canceled)
-		time.Sleep(time.Second)
-		assert.Equal(t, "9", s.rdb.Get(t.Context(), "key").Val())
-	})
-}
-
-// Reservations and settlements of many callers share round trips, and add up. However many of a day are settled, they cost what
-// one does.
-func TestTakeReserved_ManyCallers(t *testing.T) {
-	t.Parallel()
-	test := func(t *testing.T, rdb redistest.Client, bytes func(key string) int64) {
-		t.Helper()
-		cfg := fixedwindow.Config{Limit: 1e6, Calendar: fixedwindow.Aligned(1000 * time.Hour)}
-		l, key := fixedwindow.New(limitertest.OpenClient(rdb), cfg), limittest.Key(t)
-		require.NoError(t, reserve(t, l, key, 100)(t.Context(), 10_000))
-		one := bytes(key)
-		limitertest.Together(60, func(i int) {
-			for range 20 {
-				assert.NoError(t, reserve(t, l, key, 3)(t.Context(), int64(i%6)))
-			}
-		})
-		assert.Equal(t, strconv.Itoa(10_000+60*20*5/2), rdb.Get(t.Context(), key).Val())
-		assert.Equal(t, one, bytes(key))
-	}
-	t.Run("virtual time", func(t *testing.T) {
-		t.Parallel()
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { test(t, rdb, func(string) int64 { return 0 }) })
-	})
-	t.Run("server", func(t *testing.T) {
-		t.Parallel()
-		rdb := redistest.CurrentClient(t)
-		test(t, rdb, func(key string) int64 { return rdb.MemoryUsage(t.Context(), key).Val() })
 	})
 }
 
@@ -261,29 +221,6 @@ func TestTakeReserved_Uncharged(t *testing.T) {
 			{Limiter: "fixedwindow", Reserved: 4, Actual: 9},
 			{Limiter: "fixedwindow", Reserved: 6, Actual: 0},
 		}, told.Settlements())
-	})
-}
-
-// A settlement whose caller has gone is charged before Close returns. After that nothing can be settled.
-func TestTakeReserved_CloseAwaitsSettlements(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.OpenClient(rdb)
-		l := fixedwindow.New(client, fixedwindow.Config{Limit: 10, Window: time.Hour})
-		settle, late := reserve(t, l, "key", 4), reserve(t, l, "key", 1)
-		hold := make(chan struct{})
-		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { <-hold }))
-		ctx, leave := context.WithCancel(t.Context())
-		leave()
-		require.ErrorIs(t, settle(ctx, 2), context.Canceled)
-		closed := make(chan error, 1)
-		go func() { closed <- client.Close(t.Context()) }()
-		synctest.Wait()
-		assert.Empty(t, closed)
-		require.ErrorIs(t, late(t.Context(), 0), limit.ErrClosed)
-		close(hold)
-		require.NoError(t, <-closed)
-		assert.Equal(t, "3", rdb.Get(t.Context(), "key").Val())
 	})
 }
 
@@ -354,29 +291,4 @@ func TestNewFunc_CallersOfAllRulesShareTheCount(t *testing.T) {
 	granted.Add(int64(limittest.Grants(t, l, "key", 10)))
 	assert.EqualValues(t, 59, granted.Load())
 	assert.EqualValues(t, 210, calls.Load(), "it is asked once a call")
-}
-
-// Behind middleware the function is asked once for a request, and the headers show the limit that it says.
-func TestNewFunc_IsAskedOnceForARequest(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	var asked []string
-	l := fixedwindow.NewFunc(limitertest.OpenClient(rdb), func(key string) fixedwindow.Config {
-		asked = append(asked, key)
-		return fixedwindow.Config{Limit: int64(len(key)) + 5, Window: time.Minute}
-	})
-	limits := httplimit.New(httplimit.Policy{Limiter: l, Settle: true}, httplimit.WithKey(httplimit.Header("X-User")))
-	require.NoError(t, limits.Err())
-	handler := limits.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		assert.NoError(t, httplimit.Settle(r.Context(), 3))
-	}))
-	for _, policy := range []string{`"default";q=8`, `"default";q=8`} {
-		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
-		r.Header.Set("X-User", "ann")
-		handler.ServeHTTP(w, r)
-		assert.Equal(t, http.StatusOK, w.Code)
-		assert.Equal(t, policy, w.Header().Get("RateLimit-Policy"))
-	}
-	assert.Equal(t, []string{"ann", "ann"}, asked, "the key as the program made it")
-	assert.Equal(t, "6", rdb.Get(t.Context(), "http:ann").Val())
 }

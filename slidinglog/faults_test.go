@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/articles"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -44,21 +42,6 @@ func TestFaultNoTTL(t *testing.T) {
 		assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
 		time.Sleep(time.Minute + time.Millisecond)
 		assert.Zero(t, rdb.Exists(ctx, "key").Val())
-	})
-}
-
-// A refusal leaves the time to live alone that a grant has given: the log does
-// not stay for as long as callers ask.
-func TestRefusal_DoesNotExtendTimeToLive(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := threeAMinute(rdb)
-		assert.True(t, limittest.Take(t, l, "key", 3).Granted)
-		for range 10 {
-			time.Sleep(5 * time.Second)
-			assert.False(t, limittest.Take(t, l, "key", 1).Granted)
-		}
-		assert.Equal(t, 10*time.Second, rdb.PTTL(t.Context(), "key").Val())
 	})
 }
 
@@ -157,22 +140,6 @@ func TestTake_SetsManyFutureRowsRight(t *testing.T) {
 	})
 }
 
-// The same if the threshold is read apart from the log.
-func TestTake_SetsManyFutureRowsRightInAnotherSlot(t *testing.T) {
-	t.Parallel()
-	a := newApart(t, time.Minute)
-	for _, threshold := range []int64{2000, 1001} {
-		require.NoError(t, a.SetThreshold(t.Context(), a.key, threshold))
-		rowsAhead(t, a.direct, a.key, 1000)
-		d := limittest.Take(t, a, a.key, 1)
-		assert.True(t, d.Granted)
-		assert.Equal(t, threshold, d.Limit)
-		assert.Equal(t, threshold-1001, d.Remaining)
-		assert.LessOrEqual(t, d.ResetAfter, time.Minute)
-		require.NoError(t, a.direct.Del(t.Context(), a.key).Err())
-	}
-}
-
 // An answer that is lost on the way takes nothing twice.
 func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 	t.Parallel()
@@ -193,32 +160,6 @@ func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 		assert.Equal(t, int64(994), d.Remaining)
 		assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val(), "a look takes nothing")
 		proxy.Settle(t)
-	})
-}
-
-// A decision that takes many calls keeps its caller for twice the call timeout at most. It goes on, so that
-// the next one finds all set right.
-func TestDecision_OfManyCallsGoesOnAfterTimeout(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		fill(t, rdb, "log", time.Now().Add(2*time.Hour), 5000)
-		proxy := redistest.MiniProxy(t, m)
-		proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			if c.Name() != "eval" && c.Name() != "evalsha" {
-				return redistest.Pass
-			}
-			return redistest.Pass.After(900 * time.Millisecond)
-		})
-		l := slidinglog.New(limitertest.OpenClient(proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute})), slidinglog.Config{Limit: 10_000, Window: time.Hour})
-		start := time.Now()
-		_, err := l.Take(t.Context(), "log", 1)
-		require.ErrorIs(t, err, limit.ErrUnavailable)
-		assert.Equal(t, 2*script.DefaultTimeout, time.Since(start))
-		time.Sleep(time.Minute)
-		start = time.Now()
-		assert.True(t, limittest.Take(t, l, "log", 1).Granted)
-		assert.Less(t, time.Since(start), script.DefaultTimeout)
 	})
 }
 
@@ -271,19 +212,6 @@ func TestBoundedWork(t *testing.T) {
 			assert.LessOrEqual(t, d.RetryAfter, hour)
 			assert.LessOrEqual(t, d.ResetAfter, hour)
 			requireNoneAhead(t, c)
-		}},
-		"dated in the future, granted": {map[time.Duration]int{-2 * hour: crowd / 2}, func(t *testing.T, c crowded) {
-			d := limittest.Take(t, c, c.log, slidinglog.MaxPermits)
-			assert.True(t, d.Granted)
-			assert.Equal(t, int64(crowd/2-slidinglog.MaxPermits), d.Remaining)
-			assert.LessOrEqual(t, d.ResetAfter, hour)
-			requireNoneAhead(t, c)
-		}},
-		"given back": {nil, func(t *testing.T, c crowded) {
-			_, giveBack, err := c.TakeReturnable(t.Context(), c.log, slidinglog.MaxPermits)
-			require.NoError(t, err)
-			require.NoError(t, giveBack(t.Context()))
-			assert.Zero(t, c.rdb.ZCard(t.Context(), c.log).Val())
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

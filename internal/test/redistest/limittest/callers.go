@@ -152,8 +152,15 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 			left    int64
 		}{{1, true, 9}, {4, true, 5}, {6, false, 5}, {2, true, 3}, {10, false, 3}, {3, true, 0}, {1, false, 0}}
 		results := make([]result, len(steps))
+		ctx, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i, step := range steps {
+			if i == 2 {
+				wg.Go(func() {
+					assert.ErrorIs(t, limitertest.Second(h.Take(ctx, "orders", 3)), context.Canceled, "it leaves before it is sent")
+				})
+				synctest.Wait()
+			}
 			wg.Go(func() {
 				d, giveBack, err := h.TakeReturnable(t.Context(), "orders", step.n)
 				assert.NoError(t, err)
@@ -161,6 +168,7 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 			})
 			synctest.Wait()
 		}
+		leave()
 		letGo()
 		wg.Wait()
 		for i, step := range steps {
@@ -177,60 +185,6 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 		require.NoError(t, results[5].giveBack(t.Context()))
 		assert.True(t, Take(t, h.other, "orders", 7).Granted)
 		assert.False(t, Take(t, h.other, "orders", 1).Granted)
-	})
-}
-
-func testContextEnded(t *testing.T, k Kind) {
-	l := k.on(Unreachable(t), 10, time.Minute)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := l.Take(ctx, "orders", 1)
-	require.ErrorIs(t, err, context.Canceled)
-	assert.NotErrorIs(t, err, limit.ErrUnknownOutcome, "nothing was sent")
-	_, giveBack, err := l.TakeReturnable(ctx, "orders", 1)
-	require.ErrorIs(t, err, context.Canceled)
-	assert.Nil(t, giveBack)
-}
-
-// A caller who goes away before its request leaves takes nothing, and others of the same call
-// keep theirs.
-func testContextEndsBehindABatch(t *testing.T, k Kind) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHeld(t, k, 10)
-		letGo := h.hold(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		take := func(ctx context.Context, n int64, want error) func() {
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				d, err := h.Take(ctx, "orders", n)
-				if want != nil {
-					assert.ErrorIs(t, err, want)
-					return
-				}
-				assert.NoError(t, err)
-				assert.True(t, d.Granted)
-			}()
-			synctest.Wait()
-			return func() { <-done }
-		}
-		lead := take(t.Context(), 1, nil)
-		early := take(ctx, 3, context.Canceled)
-		kept := take(t.Context(), 2, nil)
-		cancel()
-		early()
-		letGo()
-		lead()
-		kept()
-
-		ctx, cancel = context.WithCancel(t.Context())
-		letGo = h.hold(t)
-		late := take(ctx, 4, context.Canceled)
-		cancel()
-		late()
-		letGo()
-		time.Sleep(100 * time.Millisecond)
-		assert.Equal(t, int64(0), Take(t, h.other, "orders", 7).Remaining)
 	})
 }
 

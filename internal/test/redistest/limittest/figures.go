@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -285,15 +284,6 @@ func testTakeUpTo(t *testing.T, k Kind) {
 
 // Reset frees all, for everyone who shares the key.
 func testReset(t *testing.T, k Kind) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHeld(t, k, permits)
-		Take(t, h.other, "orders", 3)
-		h.proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
-		require.ErrorIs(t, h.Reset(t.Context(), "orders"), limit.ErrUnknownOutcome)
-		h.proxy.OnCommand(nil)
-		d := Take(t, h.other, "orders", permits)
-		assert.True(t, d.Granted)
-	})
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		l, key, other := k.on(rdb, permits, window), Key(t), Key(t)
 		Take(t, l, key, 7)

@@ -5,7 +5,6 @@ package limittest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -111,16 +110,10 @@ func Run(t *testing.T, k Kind) {
 		"CallersGather":           testCallersGather,
 		"CallersWithinOneCall":    testCallersWithinOneCall,
 		"OneCommand":              testOneCommand,
-		"ScriptsFlushed":          testScriptsFlushed,
-		"ContextEnded":            testContextEnded,
-		"ContextEndsBehindABatch": testContextEndsBehindABatch,
 		"ContextEndIsNoOutage":    testContextEndIsNoOutage,
 		"AnswerLost":              testAnswerLost,
-		"AnswersLostOfMany":       testAnswersLostOfMany,
 		"LateCopy":                testLateCopy,
 		"Twice":                   testTwice,
-		"NeverSent":               testNeverSent,
-		"RedisErrors":             testRedisErrors,
 		"Input":                   testInput,
 		"HoldsSomethingElse":      testHoldsSomethingElse,
 		"Close":                   testClose,
@@ -288,41 +281,6 @@ func testHoldsSomethingElse(t *testing.T, k Kind) {
 					texts = append(texts, k.Fields[place])
 				}
 				RequireCorrupt(t, rdb, all, l, key, texts...)
-			}
-		}
-	})
-}
-
-func testRedisErrors(t *testing.T, k Kind) {
-	rdb, m := redistest.Mini(t)
-	l := k.on(rdb, 10, time.Minute)
-	Take(t, l, "orders", 1)
-	m.SetError("BOOM says Redis")
-	_, err := l.Take(t.Context(), "orders", 1)
-	_, isRedis := errors.AsType[redis.Error](err)
-	assert.True(t, isRedis, "%v", err)
-	assert.ErrorContains(t, err, "BOOM says Redis")
-	assert.ErrorContains(t, err, `orders"`)
-
-	m.SetError("")
-	require.NoError(t, rdb.Close())
-	_, err = l.Take(t.Context(), "orders", 1)
-	assert.ErrorIs(t, err, redis.ErrClosed)
-}
-
-func testScriptsFlushed(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := k.on(rdb, 10, time.Hour)
-		for i := range int64(12) {
-			require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-			d, giveBack, err := l.TakeReturnable(t.Context(), "orders", 1)
-			require.NoError(t, err)
-			assert.Equal(t, i < 10, d.Granted)
-			assert.Equal(t, max(0, 9-i), d.Remaining)
-			if i == 5 {
-				require.NoError(t, rdb.ScriptFlush(t.Context()).Err())
-				require.NoError(t, giveBack(t.Context()))
-				assert.Equal(t, int64(4), Take(t, l, "orders", 1).Remaining)
 			}
 		}
 	})

@@ -2,9 +2,7 @@ package limittest
 
 import (
 	"context"
-	"net"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,47 +67,6 @@ func testAnswerLost(t *testing.T, k Kind) {
 	})
 }
 
-// The same for callers who ask at once, on a connection that breaks again and again.
-func testAnswersLostOfMany(t *testing.T, k Kind) {
-	synctest.Test(t, func(t *testing.T) {
-		const permits = 300
-		h := newHeld(t, k, permits)
-		calls := 0
-		h.proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			if c.Name() != "evalsha" {
-				return redistest.Pass
-			}
-			if calls++; calls%5 == 3 {
-				return redistest.DropAnswer
-			}
-			return redistest.Pass.After(time.Millisecond)
-		})
-		var granted, unknown atomic.Int64
-		limitertest.Together(20, func(int) {
-			for range 10 {
-				switch d, err := h.Take(t.Context(), "orders", 1); {
-				case err == nil && d.Granted:
-					granted.Add(1)
-				case err != nil:
-					assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
-					unknown.Add(1)
-				}
-			}
-		})
-		h.proxy.Settle(t)
-		left := Take(t, h.other, "orders", 1).Remaining + 1
-		if k.Once {
-			assert.Zero(t, unknown.Load())
-			assert.EqualValues(t, 200, granted.Load())
-			assert.EqualValues(t, permits-200, left)
-			return
-		}
-		assert.Positive(t, unknown.Load())
-		assert.EqualValues(t, 200, granted.Load()+unknown.Load())
-		assert.EqualValues(t, permits-200, left, "each has run once")
-	})
-}
-
 // An attempt that comes late, after the one that repeated it was answered, takes
 // nothing and makes nothing last longer.
 func testLateCopy(t *testing.T, k Kind) {
@@ -159,22 +116,6 @@ func testTwice(t *testing.T, k Kind) {
 			assert.Equal(t, left, d.Remaining, key)
 		}
 	})
-}
-
-// What can't have run is repeated, whatever the limiter: the server is not there
-// for a moment.
-func testNeverSent(t *testing.T, k Kind) {
-	var dials atomic.Int64
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if dials.Add(1) <= 2 {
-			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-		}
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}
-	rdb := redistest.Shared(t).Client(t, &redistest.Options{MaxRetries: -1, DialerRetries: 1, Dialer: dial})
-	l := k.on(rdb, 10, time.Hour)
-	assert.Equal(t, int64(9), Take(t, l, Key(t), 1).Remaining)
-	assert.Greater(t, dials.Load(), int64(2))
 }
 
 // gate holds what a Redis client sends while it is shut.
