@@ -12,8 +12,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
@@ -50,25 +48,6 @@ var advancing = limitertest.Tests[*rratelimitertest.Env]{
 		server, err := env.Redis.Time(t.Context()).Result()
 		require.NoError(t, err)
 		assert.True(t, server.Equal(env.Now()), "%v, %v", server, env.Now())
-	},
-	"MovesLimitersOfKeys": func(t *testing.T, env *rratelimitertest.Env) {
-		for name, l := range middlewaretest.Limiters(env.Client, 1, time.Minute) {
-			for range 3 {
-				assert.True(t, limittest.Take(t, l, name, 1).Granted, name)
-				want := limit.Decision{Limit: 1, RetryAfter: time.Minute, ResetAfter: time.Minute}
-				assert.Equal(t, want, limittest.Take(t, l, name, 1), name)
-				env.Advance(time.Minute - time.Millisecond)
-				assert.False(t, limittest.Take(t, l, name, 1).Granted, name)
-				env.Advance(time.Millisecond)
-			}
-		}
-	},
-	"KeysExpire": func(t *testing.T, env *rratelimitertest.Env) {
-		l := exhausted(t, env, limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
-		env.Advance(time.Minute - time.Millisecond)
-		assert.EqualValues(t, 1, env.Redis.Exists(t.Context(), l.Name()).Val())
-		env.Advance(time.Millisecond)
-		assert.Zero(t, env.Redis.Exists(t.Context(), l.Name()).Val())
 	},
 	// Outside a bubble the server is ahead of the Client after an Advance.
 	"GrantsBeforeItCanBeReleasedAndSettled": func(t *testing.T, env *rratelimitertest.Env) {
@@ -147,26 +126,5 @@ func TestDown_CallsFail(t *testing.T) {
 	t.Run("outside a bubble", func(t *testing.T) {
 		t.Parallel()
 		unavailable(t, rratelimitertest.New(t, rratelimiter.WithCallTimeout(time.Minute)), (*rratelimitertest.Env).Down)
-	})
-}
-
-func TestDown_TheLocalLimiterAnswers(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, failing, func(t *testing.T, fail func(*rratelimitertest.Env)) {
-		env := rratelimitertest.New(t, rratelimiter.WithFailure(limit.FailLocal(0.5)))
-		l := exhausted(t, env, rratelimiter.PerMinute(4))
-		fail(env)
-		for i := range 6 {
-			assert.Equal(t, i < 2, limitertest.Try(t, l, 1), "call %d", i)
-		}
-		env.Advance(45 * time.Second)
-		limitertest.MustRefuse(t, l, 1)
-		env.Advance(20 * time.Second)
-		assert.True(t, limitertest.Try(t, l, 1), "the local limiter's permits came back")
-		env.Up()
-		env.Advance(time.Second)
-		for i := range 5 {
-			assert.Equal(t, i < 4, limitertest.Try(t, l, 1), "call %d of Redis", i)
-		}
 	})
 }

@@ -198,18 +198,6 @@ func TestScript_SettlesOnce(t *testing.T) {
 	assert.Equal(t, []rratelimitertest.Settlement{of(2, 5), of(1, 0)}, s.Settled())
 }
 
-func TestScriptRepeatsTheLast(t *testing.T) {
-	t.Parallel()
-	f := &failures{TB: t}
-	s := rratelimitertest.NewScript(f, rratelimitertest.Grant(), rratelimitertest.Refuse(time.Second)).For("nothing").RepeatLast()
-	for i := range 4 {
-		assert.Equal(t, i == 0, limittest.Take(t, s, "key", 1).Granted)
-	}
-	assert.Empty(t, f.said)
-	require.Error(t, limitertest.Second(s.Take(t.Context(), "nothing", 1)))
-	assert.Len(t, f.said, 1)
-}
-
 // What applications import brings no test code along.
 func TestLimitersBringNoTestCode(t *testing.T) {
 	t.Parallel()
