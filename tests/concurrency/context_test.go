@@ -66,11 +66,12 @@ func TestContext_EndsInFlight(t *testing.T) {
 					assert.Equal(t, inUse, limitertest.InUse(t, s.Mini, pair[0]))
 					assert.Equal(t, 10-inUse, value)
 				}
-				if limitertest.Acquires[name] && row.sent {
+				takes := limitertest.Acquires[name] || slices.Contains(all, name)
+				if takes && row.sent {
 					checkPair(2)
 				}
 				close(held)
-				if limitertest.Acquires[name] {
+				if takes {
 					checkPair(1)
 				}
 				require.NoError(t, s.Client.Close(t.Context()))
@@ -96,28 +97,6 @@ var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		limitertest.CheckOutcome(t, "true at 1.3s", kept, third)
 		s.CheckInUse(t, 2, 2)
 	}},
-	// A caller without a deadline does its batch's work itself, but not the work of later batches.
-	"a caller is not kept by others": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		gate := s.Hold(t, lua.Acquire, 1)
-		lead := s.StartTryAcquire(context.WithoutCancel(t.Context()), 1, 0)
-		behind := s.StartTryAcquire(t.Context(), 1, 0)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		gate()
-		assert.Equal(t, "true at 0s", lead.Outcome())
-		assert.Equal(t, "waits", behind.Outcome(), "its answer is held")
-		s.Until(900 * ms)
-		letGo()
-		assert.Equal(t, "true at 900ms", behind.Outcome())
-	}},
-	// A cancelled context changes nothing for others of its batch, nor for the give-back.
-	"a cancelled context does not reach Redis": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		s.Redis.AddHook(seesContext(func(ctx context.Context) { assert.NoError(t, ctx.Err()) }))
-		letGo := s.Hold(t, lua.Acquire, 1)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 2, 0) })
-		leave()
-		letGo()
-		s.CheckInUse(t, 5, 0)
-	}},
 	// If the last to be asked for in a round leaves, the line must not look for another without end.
 	"the last of a round leaves": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 5)
@@ -138,7 +117,7 @@ var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		s.Until(2 * time.Minute)
 		assert.Equal(t, "true at 1m0.5s", head.Outcome())
 	}},
-	// So it does in line, if the last question, which is due at that moment, can't be sent.
+	// A timeout ends the wait in line though the last question, which is due at that moment, can't be sent.
 	"a timeout in line behind a flight that is stuck": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		other := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.Other, 1)
@@ -219,33 +198,6 @@ func TestContext_CancelledPartOfBatchIsGivenBack(t *testing.T) {
 	})
 }
 
-// All of a batch may go away; others behind it are still served.
-func TestContext_CancelledBatchServesNext(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, map[string]redistest.Action{
-		"answered": redistest.Pass, "lost": redistest.DropAnswer,
-	}, func(t *testing.T, answer redistest.Action) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		held := make(chan struct{})
-		s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, answer.When(held)))
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return s.TryAcquire(ctx, 4, forever) })
-		behind := s.StartTryAcquire(t.Context(), 5, forever)
-		leave()
-		close(held)
-		s.Until(time.Second)
-		assert.Contains(t, behind.Outcome(), "true at ", "what those before it took was given back")
-		s.CheckInUse(t, 5, 5)
-	})
-}
-
-// seesContext is a hook that looks at the context of each round trip.
-func seesContext(look func(ctx context.Context)) redis.Hook {
-	return redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
-		look(ctx)
-		return next()
-	})
-}
-
 // A hook sees what the caller's context holds, as with any call of go-redis.
 func TestHooksSeeTheCallersContext(t *testing.T) {
 	t.Parallel()
@@ -257,11 +209,12 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 				l := limitertest.NewHandle(t, rdb, rratelimiter.WithExact()) // merging is no caller's
 				limitertest.MustTrySetRate(t, l, limitertest.Every(2, time.Second))
 				var calls, seen atomic.Int64
-				rdb.AddHook(seesContext(func(ctx context.Context) {
+				rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
 					calls.Add(1)
 					if ctx.Value(key{}) == name {
 						seen.Add(1)
 					}
+					return next()
 				}))
 				require.NoError(t, call(with(context.WithValue(t.Context(), key{}, name)), l))
 				assert.Positive(t, calls.Load())
@@ -323,43 +276,6 @@ var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		require.NoError(t, s.Client.Close(t.Context()))
 		s.CheckInUse(t, 5, 2)
 	}},
-	// A waiter that is refused while its Client is being closed is not asked for again.
-	"Close while the line asks": {Cfg: limitertest.Every(3, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		limitertest.MustAcquire(t, s.Other, 1)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		lead := s.StartTryAcquire(t.Context(), 2, forever)
-		answer := s.Hold(t, lua.Acquire, 1)
-		a, b := s.StartTryAcquire(t.Context(), 3, forever), s.StartTryAcquire(t.Context(), 1, forever)
-		letGo()
-		assert.Equal(t, "true at 0s", lead.Outcome())
-		closed := s.Close(t.Context())
-		s.Until(100 * ms)
-		assert.Equal(t, "waits", closed.Outcome())
-		answer()
-		failed(t, rratelimiter.ErrClosed, 100*ms, a, b)
-		assert.Equal(t, "true at 100ms", closed.Outcome())
-		s.CheckInUse(t, 3, 3)
-	}},
-	// A Release that waits for its turn is carried out, or failed without it.
-	"Close with a Release that waits": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		limitertest.MustAcquire(t, s.Other, 3)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		inFlight := s.StartTryAcquire(t.Context(), 1, 0)
-		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 2) })
-		closed := s.Close(t.Context())
-		s.Until(100 * ms)
-		letGo()
-		limitertest.CheckOutcome(t, "true at 100ms", inFlight, closed)
-		end, done := release.Ended()
-		require.True(t, done)
-		if end.Err == nil {
-			s.CheckInUse(t, 5, 2)
-		} else {
-			require.ErrorIs(t, end.Err, rratelimiter.ErrClosed)
-			assert.NotErrorIs(t, end.Err, rratelimiter.ErrUnknownOutcome)
-			s.CheckInUse(t, 5, 4)
-		}
-	}},
 }
 
 func TestClose(t *testing.T) {
@@ -367,13 +283,13 @@ func TestClose(t *testing.T) {
 	limitertest.OnScenes(t, closeTests, limitertest.NewHeldScene)
 }
 
-func TestCloseWaitsForWritesAndReads(t *testing.T) {
+func TestClose_WaitsForEveryCall(t *testing.T) {
 	t.Parallel()
-	limitertest.Bubbles(t, limitertest.Operations, func(t *testing.T, call func(context.Context, *rratelimiter.RateLimiter) error) {
-		s := limitertest.NewHeldScene(t, limitertest.Every(5, time.Hour))
-		held := make(chan struct{})
+	limitertest.Bubbles(t, limitertest.Calls(), func(t *testing.T, open limitertest.Call) {
+		s := limitertest.NewHeldScene(t, limitertest.Every(10, time.Hour))
+		call, held := open(t, s.Client, s.RateLimiter), make(chan struct{})
 		s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
-		c := s.Go(func() (bool, error) { return true, call(t.Context(), s.RateLimiter) })
+		c := s.Go(func() (bool, error) { return true, call(t.Context()) })
 		closed := s.Close(t.Context())
 		s.Until(100 * ms)
 		limitertest.CheckOutcome(t, "waits", c, closed)
@@ -432,5 +348,231 @@ func TestCloseUnderLoad(t *testing.T) {
 			callers.Wait()
 			assert.Equal(t, held.Load(), inUse, "when Close returns, all is settled")
 		}
+	})
+}
+
+// waited is how a caller's wait ended, and when.
+type waited struct {
+	err  error
+	took time.Duration
+}
+
+// within calls f with a context that ends after that time, if it is not 0.
+func within(t *testing.T, deadline time.Duration, f func(context.Context) error) waited {
+	t.Helper()
+	ctx := t.Context()
+	if deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
+	start := time.Now()
+	err := f(ctx)
+	return waited{err, time.Since(start)}
+}
+
+func requireHopeless(t *testing.T, w waited, took time.Duration, text string) {
+	t.Helper()
+	require.ErrorIs(t, w.err, context.DeadlineExceeded)
+	assert.ErrorContains(t, w.err, `Wait "orders": no permit is free before the deadline, the next one is in `+text)
+	assert.Equal(t, took, w.took)
+}
+
+// A waitTest is a test of two Clients' handles of a limiter of one permit a minute, which is in use.
+type waitTest struct {
+	opts []rratelimiter.LimiterOption
+	run  func(t *testing.T, l, other *rratelimiter.RateLimiter)
+}
+
+// tooEarly is a wait that ends once its deadline is known to be too early: a minute, and then 50 s, before a permit is free.
+func tooEarly(minute, less string) func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+	return func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, minute)
+		time.Sleep(10 * time.Second)
+		requireHopeless(t, within(t, 49*time.Second, l.Wait), 0, less)
+		assert.Equal(t, waited{nil, 50 * time.Second}, within(t, 51*time.Second, l.Wait))
+		assert.Equal(t, waited{nil, time.Minute}, within(t, 0, l.Wait))
+	}
+}
+
+var waitTests = map[string]waitTest{
+	"ends at once":                {run: tooEarly("1m0s", "50s")},
+	"ends at once with a policy":  {[]rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(1))}, tooEarly("1m0s", "50s")},
+	"ends at once beside a lease": {fromMemory, tooEarly("", "")}, // whose callers ask again at different times
+	// A refusal that is remembered tells it without a round trip, as long as it lasts.
+	"ends by a remembered refusal": {remembering, func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		limitertest.MustRefuse(t, l, 1)
+		time.Sleep(time.Second / 2)
+		require.NoError(t, other.Release(t.Context(), 1)) // by another program
+		requireHopeless(t, within(t, 2*time.Second, l.Wait), 0, "59.5s")
+		time.Sleep(time.Second)
+		assert.Equal(t, waited{}, within(t, 2*time.Second, l.Wait))
+
+		limitertest.MustRefuse(t, l, 1)
+		assert.Equal(t, waited{nil, time.Minute}, within(t, 2*time.Minute, l.Wait), "it may wait so long")
+	}},
+	// A permit that is free at the deadline is not too late.
+	"lasts if a permit is free at the deadline": {run: func(t *testing.T, l, _ *rratelimiter.RateLimiter) {
+		assert.Equal(t, time.Minute, within(t, time.Minute, l.Wait).took)
+	}},
+	// Acquire and TryAcquire wait for their whole time, as Redisson's do: permits may be released.
+	"Acquire waits though its deadline is known to be too early": {run: func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		acquire := func(ctx context.Context) error { return l.Acquire(ctx, 1) }
+		w := within(t, 2*time.Second, acquire)
+		require.ErrorIs(t, w.err, context.DeadlineExceeded)
+		assert.Equal(t, 2*time.Second, w.took)
+		w = within(t, 0, func(ctx context.Context) error {
+			ok, err := l.TryAcquire(ctx, 1, 2*time.Second)
+			assert.False(t, ok)
+			return err
+		})
+		assert.Equal(t, waited{nil, 2 * time.Second}, w)
+		time.AfterFunc(time.Second, func() { assert.NoError(t, l.Release(t.Context(), 1)) })
+		assert.Equal(t, waited{nil, time.Second}, within(t, 10*time.Second, acquire))
+		assert.Zero(t, limitertest.Available(t, other))
+	}},
+	// So it is behind others in line, and for those whose permit another program takes.
+	"ends in line": {run: func(t *testing.T, l, other *rratelimiter.RateLimiter) {
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- l.Acquire(ctx, 1) }()
+		time.Sleep(time.Second)
+		w := within(t, 30*time.Second, l.Wait)
+		requireHopeless(t, w, w.took, "59s")
+		assert.Less(t, w.took, time.Second/10)
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+
+		// The permit comes in 59 s, and goes to another.
+		hopeful := make(chan waited, 1)
+		go func() { hopeful <- within(t, 90*time.Second, l.Wait) }()
+		synctest.Wait()
+		require.NoError(t, other.Release(t.Context(), 1))
+		limitertest.MustAcquire(t, other, 1)
+		time.Sleep(31 * time.Second)
+		require.NoError(t, other.Reset(t.Context()))
+		limitertest.MustAcquire(t, other, 1)
+		w = <-hopeful
+		require.ErrorIs(t, w.err, context.DeadlineExceeded)
+		assert.ErrorContains(t, w.err, "no permit is free before the deadline")
+		assert.Less(t, w.took, 35*time.Second, "it asks again from time to time")
+	}},
+}
+
+func TestWait_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, waitTests, func(t *testing.T, rdb redistest.Client, test waitTest) {
+		opts := append(slices.Clone(test.opts), rratelimiter.WithDefault(limitertest.Every(1, time.Minute)))
+		l, other := limitertest.NewClient(t, rdb).RateLimiter("orders", opts...), limitertest.NewClient(t, rdb).RateLimiter("orders", opts...)
+		limitertest.MustAcquire(t, other, 1)
+		test.run(t, l, other)
+	})
+}
+
+// So it is with more permits, and behind those in line who want fewer.
+func TestWaitN_EndsOnceItsDeadlineIsKnownToBeTooEarly(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		keyed := limitertest.NewClient(t, rdb).Keyed("user:", limitertest.Every(10, time.Minute))
+		waitN := func(n int64) func(context.Context) error {
+			return func(ctx context.Context) error { return keyed.WaitN(ctx, "ann", n) }
+		}
+		hopeless := func(in string) {
+			w := within(t, 30*time.Second, waitN(6))
+			require.ErrorIs(t, w.err, context.DeadlineExceeded)
+			assert.ErrorContains(t, w.err, `WaitN "user:ann": fewer than 6 permits are free before the deadline, so many are in `+in)
+			assert.Less(t, w.took, time.Second/10)
+		}
+		require.NoError(t, waitN(5)(t.Context()))
+		hopeless("1m0s")
+		require.ErrorIs(t, within(t, 30*time.Second, waitN(11)).err, rratelimiter.ErrPermitsExceedRate)
+		require.ErrorIs(t, within(t, 30*time.Second, waitN(0)).err, rratelimiter.ErrInvalidPermits)
+		require.NoError(t, waitN(5)(t.Context()))
+		first := make(chan waited, 1)
+		go func() { first <- within(t, 0, waitN(3)) }()
+		synctest.Wait()
+		hopeless("59.9")
+		assert.Equal(t, time.Minute, (<-first).took.Round(time.Second))
+		require.NoError(t, keyed.Wait(t.Context(), "bob"))
+		require.NoError(t, keyed.WaitN(t.Context(), "bob", 9))
+	})
+}
+
+// While a server hangs and go-redis waits on, requests whose callers have gone hold up no Close.
+func TestClose_DoesNotWaitForCallersThatHaveGone(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, map[string]int{"pool of 2": 2, "pool of 20": 20}, func(t *testing.T, pool int) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: pool})
+		back := make(chan struct{})
+		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, _ func() error) error {
+			<-back
+			return errors.New("the server has gone")
+		}))
+		defer synctest.Wait()
+		defer close(back)
+		c := rratelimiter.New(rdb)
+		cfg := limitertest.Every(10, time.Hour)
+		both := limitertest.Claims(1, limitertest.ByDefault(c, "{a}1", cfg), limitertest.ByDefault(c, "{a}2", cfg))
+		for range 20 {
+			limitertest.Together(100, func(int) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := c.TakeAll(ctx, both...)
+				assert.Error(t, err)
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		assert.NoError(t, c.Close(ctx))
+	})
+}
+
+const (
+	ms      = time.Millisecond
+	forever = limitertest.Forever
+)
+
+func TestMain(m *testing.M) { limitertest.Main(m) }
+
+// failed checks with what calls failed, and when.
+func failed(t *testing.T, target error, at time.Duration, callers ...*limitertest.Caller) {
+	t.Helper()
+	for _, c := range callers {
+		c.RequireEnd(t, target, at)
+	}
+}
+
+// Calls that one script call can't decide together go in one flight, so that callers of several kinds
+// wait no longer than callers of one.
+func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
+	t.Parallel()
+	const callers, rounds, trip = 256, 10, 10 * ms
+	type call = func(ctx context.Context, l *rratelimiter.RateLimiter) error
+	tries := func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+		return limitertest.Granted(l.TryAcquire(ctx, 1, 0))
+	}
+	limitertest.Bubbles(t, map[string]call{
+		"of another default": tries,
+		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(l.Reserve(ctx, 1, 0))
+		},
+	}, func(t *testing.T, other call) {
+		c := rratelimiter.New(limitertest.FarAway(t, trip), limitertest.Patient())
+		l, beside := limitertest.ByDefault(c, "orders", rratelimiter.PerHour(1<<40)), limitertest.ByDefault(c, "orders", rratelimiter.PerHour(1<<41))
+		require.NoError(t, errors.Join(tries(t.Context(), l), other(t.Context(), beside)), "the server knows the scripts, and the limiter its rate")
+		start := time.Now()
+		limitertest.Together(callers, func(i int) {
+			for range rounds {
+				if i%2 == 0 {
+					assert.NoError(t, tries(t.Context(), l))
+				} else {
+					assert.NoError(t, other(t.Context(), beside))
+				}
+			}
+		})
+		assert.LessOrEqual(t, time.Since(start), 3*rounds*trip, callers*rounds)
+		synctest.Wait()
+		require.NoError(t, c.Close(t.Context()))
 	})
 }

@@ -5,15 +5,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unsafe"
-	"weak"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -82,47 +80,6 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 	}
 	cmd.(interface{ SetVal(val any) }).SetVal(reply)
 	return nil
-}
-
-func TestNamesUsedOnceAreForgotten(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	synctest.Test(t, func(t *testing.T) {
-		const names, still = 1000, 64 + 10 // the last ones are known for the next call, one in each shard of the queues
-		var known [names]weak.Pointer[byte]
-		var mapped string
-		c := rratelimiter.New(answering{}, limitertest.Patient(), rratelimiter.WithNameMapper(func(string) string { return mapped }))
-		plain, cancellable := context.WithoutCancel(t.Context()), t.Context()
-		for i := range names {
-			mapped = "a name of more bytes than share a block " + strconv.Itoa(i)
-			known[i] = weak.Make(unsafe.StringData(mapped))
-			l := c.RateLimiter("name", rratelimiter.WithExact()) // names whose members are merged are remembered
-			ctx := cancellable
-			if i%2 == 0 {
-				ctx = plain
-			}
-			require.NoError(t, limitertest.Granted(l.TryAcquire(ctx, 1, 0)))
-			if i%10 > 2 {
-				continue
-			}
-			ok, err := l.TryAcquire(ctx, 2, time.Duration(i%3)*40*ms)
-			require.NoError(t, err)
-			require.False(t, ok)
-			require.NoError(t, l.Release(ctx, 1))
-			require.NoError(t, l.SetRate(ctx, rratelimiter.PerHour(1)))
-			require.NoError(t, limitertest.Second(l.AvailablePermits(ctx)))
-
-			ended, cancel := context.WithTimeout(ctx, ms)
-			require.ErrorIs(t, l.Acquire(ended, 2), context.DeadlineExceeded)
-			cancel()
-		}
-		// A last worker may still be on its way out; it needs no time for that.
-		synctest.Wait()
-		runtime.GC()
-		left := slices.DeleteFunc(known[:], func(name weak.Pointer[byte]) bool { return name.Value() == nil })
-		assert.LessOrEqual(t, len(left), still, "names that the Client remembers")
-		limitertest.CheckIdle(t, c)
-	})
 }
 
 // What a call allocates of its own: a closure that comes to need the heap shows
@@ -232,80 +189,6 @@ func TestJointCall_DamagedLimiterFailsOnlyItsCallers(t *testing.T) {
 	})
 }
 
-var releaseTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
-	// Releases that wait for a doubtful call go as one call, and hold back the requests behind them.
-	"releases that gather go as one call": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		limitertest.MustAcquire(t, s.RateLimiter, 50)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		before := s.Sent.Scripts()
-		held := s.StartTryAcquire(t.Context(), 1, 0)
-		var all []*limitertest.Caller
-		for i := range 6 {
-			all = append(all, s.Go(func() (bool, error) { return true, s.Release(t.Context(), int64(1+i)) }))
-		}
-		behind := s.StartTryAcquire(t.Context(), 2, 0)
-		assert.Equal(t, "waits", behind.Outcome())
-		s.Until(500 * ms)
-		assert.Equal(t, 1, s.Sent.Scripts()-before)
-		letGo()
-		assert.Equal(t, "true at 500ms", held.Outcome())
-		limitertest.CheckOutcome(t, "true at 500ms", all...)
-		assert.Equal(t, "true at 500ms", behind.Outcome())
-		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
-		s.CheckInUse(t, 100, 50+1-21+2)
-	}},
-	// Requests behind a Release whose caller goes away need not wait for what that waited for.
-	"requests go on after a cancelled release": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		letGo := s.Hold(t, lua.Acquire, 1)
-		held := s.StartTryAcquire(t.Context(), 1, 0)
-		leave := s.Leaver(t, func(ctx context.Context) (bool, error) {
-			err := s.Release(ctx, 1)
-			assert.ErrorIs(t, err, context.Canceled)
-			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome, "it had not been sent")
-			return false, err
-		})
-		behind := s.StartTryAcquire(t.Context(), 2, 0)
-		other := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(100, time.Hour))
-		both := s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), 0, limitertest.Claims(4, s.RateLimiter, other)...)
-		})
-		limitertest.CheckOutcome(t, "waits", behind, both)
-		s.Until(100 * ms)
-		leave()
-		limitertest.CheckOutcome(t, "true at 100ms", behind, both)
-		s.Until(200 * ms)
-		letGo()
-		assert.Equal(t, "true at 200ms", held.Outcome())
-		s.CheckInUse(t, 100, 1+2+4)
-	}},
-	// A Release waits for its own limiter's flights, and holds up no one else.
-	"a release waits for its limiter only": {Cfg: limitertest.Every(100, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		other := s.Client.RateLimiter("another", rratelimiter.WithDefault(limitertest.Every(100, time.Hour)))
-		limitertest.MustAcquire(t, s.RateLimiter, 10)
-		limitertest.MustAcquire(t, other, 10)
-		letGo := s.Hold(t, lua.Acquire, 1)
-		held := s.StartTryAcquire(t.Context(), 1, 0)
-		release := s.Go(func() (bool, error) { return true, s.Release(t.Context(), 1) })
-		s.Until(100 * ms)
-		require.NoError(t, other.Release(t.Context(), 3))
-		limitertest.MustAcquire(t, other, 1)
-		assert.True(t, limitertest.TryAll(t, s.Client, 1, other))
-		assert.Equal(t, 100*ms, s.Now())
-		assert.Equal(t, "waits", release.Outcome())
-		letGo()
-		limitertest.CheckOutcome(t, "true at 100ms", held, release)
-		s.CheckInUse(t, 100, 10)
-	}},
-}
-
-func TestReleases(t *testing.T) {
-	t.Parallel()
-	// Several flights may be under way.
-	limitertest.OnScenes(t, releaseTests, func(t *testing.T, cfg rratelimiter.Config) *limitertest.HeldScene {
-		return limitertest.NewHeldSceneOf(t, cfg, &redistest.Options{ReadTimeout: time.Minute, PoolSize: 256})
-	})
-}
-
 // Permits of callers that have gone are free within the time of a call, however many went.
 func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	t.Parallel()
@@ -349,90 +232,206 @@ func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	})
 }
 
-// doubt draws what becomes of a call.
-func doubt(dice *rand.Rand, cmd redistest.Command) redistest.Action {
-	late := time.Duration(1+dice.IntN(20)) * ms
-	switch n := dice.IntN(12); {
-	case cmd.Name() != "evalsha":
-		return redistest.Pass
-	case n == 0:
-		return redistest.DropAnswer.After(late)
-	case n == 1:
-		return redistest.Cut.After(late)
-	case n == 2:
-		return redistest.Swallow
-	}
-	return redistest.Pass.After(late)
+// newFamily returns limiters of these rates.
+func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config) *limitertest.Family {
+	t.Helper()
+	return limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), cfgs...)
 }
 
-// callAny makes a random call, and returns how long it may take.
-func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound time.Duration) {
-	l, call := f.Limiters[draw.IntN(3)], 3*time.Second
-	switch draw.IntN(9) {
-	case 0, 1:
-		_, _ = l.TryAcquire(ctx, 1+draw.Int64N(4), 0)
-	case 2:
-		_, _ = l.TryAcquire(ctx, 1+draw.Int64N(40), 300*ms)
-		return 400 * ms
-	case 3:
-		_, _ = l.Take(ctx, 1)
-		return 2 * call // a second question may be what its figures take
-	case 4, 5:
-		_ = l.Release(ctx, 1+draw.Int64N(8))
-		return 3 * call // in several calls, behind the end of a lease
-	case 6:
-		order := draw.Perm(3)
-		timeout := time.Duration(draw.IntN(2)) * 200 * ms
-		_, _ = f.Client.TryAcquireAll(ctx, timeout, f.Limiters[order[0]].Claim(1), f.Limiters[order[1]].Claim(1))
-	case 7:
-		_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
-		return 2 * call // behind the end of a lease
-	case 8:
-		_, _ = l.Migrate(ctx)
-		return 2 * call
-	}
-	return call
-}
-
-// Whatever is in doubt at the same time, nothing waits for another that waits for
-// it: each call ends in time, and all that was granted and not given back is in use.
-func TestCalls_InDoubtDoNotDeadlock(t *testing.T) {
-	t.Parallel()
-	count := uint64(5)
-	if testing.Short() {
-		count = 3
-	}
-	limitertest.Bubbles(t, limitertest.Seeds(count), func(t *testing.T, seed uint64) {
-		_, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
-		hundred := limitertest.Every(100, time.Minute)
-		f := limitertest.NewFamilyOf(t, c, hundred, hundred, hundred)
-		f.Limiters[2] = c.RateLimiter(f.Limiters[2].Name(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
-		require.True(t, f.Try(t, 1))
-		dice := rand.New(rand.NewPCG(seed, 0))
-		proxy.OnCommand(func(cmd redistest.Command) redistest.Action { return doubt(dice, cmd) })
-		limitertest.Together(24, func(worker int) {
-			draw := rand.New(rand.NewPCG(seed, 1+uint64(worker)))
-			for range 12 {
-				ctx, cancel := context.WithCancel(t.Context())
-				if draw.IntN(3) == 0 {
-					time.AfterFunc(time.Duration(draw.IntN(100))*ms, cancel)
-				}
-				start := time.Now()
-				bound := callAny(ctx, draw, f)
-				assert.LessOrEqual(t, time.Since(start), bound)
-				cancel()
-			}
-		})
-		proxy.OnCommand(nil)
-		time.Sleep(10 * time.Second)
-		for _, l := range f.Limiters {
-			start := time.Now()
-			require.NoError(t, l.SetRate(t.Context(), hundred))
-			limitertest.MustAcquire(t, l, 100)
-			require.NoError(t, l.Release(t.Context(), 100))
-			assert.Less(t, time.Since(start), 10*ms)
+var allTests = limitertest.Tests[redistest.Client]{
+	// Whichever refuses, the others are as they were.
+	"a refusal of one takes from none": func(t *testing.T, rdb redistest.Client) {
+		for refuses := range 4 {
+			f := newFamily(t, rdb,
+				limitertest.Every(10, time.Hour), limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour),
+				limitertest.Every(10, time.Hour))
+			require.True(t, f.Try(t, 3))
+			l := f.Limiters[refuses]
+			limitertest.MustAcquire(t, l, limitertest.Available(t, l)-1)
+			before := f.State(t, rdb)
+			assert.False(t, f.Try(t, 2))
+			assert.Equal(t, before, f.State(t, rdb))
+			assert.True(t, f.Try(t, 1))
 		}
+	},
+	// An error names the limiter that is wrong; nothing is taken from any, nor set up.
+	"names the limiter at fault": func(t *testing.T, rdb redistest.Client) {
+		for name, tt := range map[string]struct {
+			damage string
+			want   error
+			says   string
+		}{
+			"no rate":              {"DEL config", rratelimiter.ErrNotInitialized, "TrySetRate"},
+			"a lower rate":         {"HSET config rate 2; DEL value permits", rratelimiter.ErrPermitsExceedRate, "3 permits of 2"},
+			"half a config":        {"HDEL config interval", rratelimiter.ErrCorrupt, "interval"},
+			"a rate that is none":  {"HSET config rate many", rratelimiter.ErrCorrupt, "rate"},
+			"a value that is none": {"SET value few", rratelimiter.ErrCorrupt, ":value"},
+			"a member of none":     {"DEL value permits; ZADD permits now x", rratelimiter.ErrCorrupt, ":permits"},
+			"a list for a hash":    {"DEL config; LPUSH config x", rratelimiter.ErrCorrupt, "list"},
+			"a string for a set":   {"DEL value permits; SET permits x", rratelimiter.ErrCorrupt, ":permits"},
+		} {
+			for place := range 3 {
+				f := newFamily(t, rdb, slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
+				require.True(t, f.Try(t, 1))
+				at := f.Limiters[place]
+				limitertest.Damage(t, rdb, at, tt.damage)
+				fresh := limitertest.ByDefault(f.Client, f.Tag+":fresh", limitertest.Every(10, time.Hour))
+				before := f.State(t, rdb)
+				for _, timeout := range []time.Duration{0, time.Hour} {
+					ok, err := f.Client.TryAcquireAll(t.Context(), timeout, limitertest.Claims(3, append([]*rratelimiter.RateLimiter{fresh}, f.Limiters...)...)...)
+					require.ErrorIs(t, err, tt.want, "%s, limiter %d", name, place)
+					assert.False(t, ok)
+					assert.ErrorContains(t, err, fmt.Sprintf("TryAcquireAll %q", at.Name()), name)
+					assert.ErrorContains(t, err, tt.says, name)
+				}
+				assert.Equal(t, before, f.State(t, rdb), name)
+				assert.Empty(t, limitertest.ReadState(t, rdb, fresh.Name()), name)
+			}
+		}
+	},
+}
+
+func TestTryAcquireAll(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, allTests, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) { redistest.Everywhere(t, test) })
+}
+
+// named returns a Client's limiters of those names, which have a default.
+func named(c *rratelimiter.Client, names ...string) (all []*rratelimiter.RateLimiter) {
+	for _, name := range names {
+		all = append(all, limitertest.ByDefault(c, name, limitertest.Every(10, time.Hour)))
+	}
+	return all
+}
+
+func TestTryAcquireAllRefusesBadArguments(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		invalid, unsupported, badPermits := rratelimiter.ErrInvalidConfig, rratelimiter.ErrUnsupported, rratelimiter.ErrInvalidPermits
+		client, other := limitertest.NewClient(t, rdb), limitertest.NewClient(t, rdb)
+		mapped := limitertest.NewClient(t, rdb, rratelimiter.WithNameMapper(strings.ToUpper))
+		old := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.13.2"))
+		var many []string
+		for i := range rratelimiter.MaxLimiters + 1 {
+			many = append(many, fmt.Sprintf("{x}%d", i))
+		}
+		a := named(client, "{x}a")
+		ab := named(client, "{x}a", "{x}b")
+		noRate := limitertest.ByDefault(client, "{x}b", rratelimiter.PerHour(0))
+		type limiters = []*rratelimiter.RateLimiter
+		for name, tt := range map[string]struct {
+			client   *rratelimiter.Client
+			permits  int64
+			limiters limiters
+			want     error
+			says     []string
+		}{
+			"none":               {client, 1, nil, invalid, []string{"0 limiters"}},
+			"too many":           {client, 1, named(client, many...), invalid, []string{"33 limiters", "32"}},
+			"nil":                {client, 1, append(a, nil), invalid, []string{"limiter 2 of 2 is nil"}},
+			"another Client's":   {client, 1, append(a, named(other, "{x}b")...), invalid, []string{`"{x}b"`, "another Client"}},
+			"twice":              {client, 1, append(ab, a...), invalid, []string{`"{x}a"`, "twice"}},
+			"twice by the map":   {mapped, 1, named(mapped, "{x}a", "{x}A"), invalid, []string{`"{x}A"`, "twice"}},
+			"a key of another's": {client, 1, named(client, "{x}a", "{x}a:value"), invalid, []string{`"{x}a"`, `"{x}a:value"`}},
+			"no tag":             {client, 1, named(client, "second", "hour"), unsupported, []string{`"second"`, `"hour"`, `"{shop}:second"`}},
+			"mapped apart":       {mapped, 1, named(mapped, "{x}a", "b"), unsupported, []string{`"{X}A"`, `"B"`}},
+			"no permits":         {client, 0, ab, badPermits, []string{"0 is not between"}},
+			"bad default":        {client, 1, append(a, noRate), invalid, []string{`"{x}b"`, "WithDefault"}},
+			"old windows":        {old, 1, named(old, "{x}a", "{x}b"), unsupported, []string{"record of each grant", "3.13.2"}},
+		} {
+			sent := limitertest.CountCommands(rdb)
+			for _, timeout := range []time.Duration{0, time.Hour} {
+				ok, err := tt.client.TryAcquireAll(t.Context(), timeout, limitertest.Claims(tt.permits, tt.limiters...)...)
+				require.ErrorIs(t, err, tt.want, name)
+				assert.False(t, ok)
+				for _, text := range append(tt.says, "TryAcquireAll") {
+					assert.ErrorContains(t, err, text, name)
+				}
+			}
+			assert.Zero(t, sent.Total(), name)
+		}
+	})
+}
+
+func TestTryAcquireAllOnSeveralServers(t *testing.T) {
+	t.Parallel()
+	servers := map[string]func(t *testing.T) redistest.Client{
+		"cluster": func(t *testing.T) redistest.Client { return redistest.StartCluster(t, 3, 0).Client(t, nil) },
+		"ring":    func(t *testing.T) redistest.Client { return redistest.StartRing(t, 3).Client(t, nil) },
+	}
+	limitertest.Each(t, servers, func(t *testing.T, connect func(t *testing.T) redistest.Client) {
+		client := limitertest.NewClient(t, connect(t))
+		for range 20 {
+			f := limitertest.NewFamilyOf(t, client, limitertest.Every(10, time.Hour), limitertest.Every(2, time.Hour), limitertest.Every(5, time.Hour))
+			assert.True(t, f.Try(t, 2))
+			assert.False(t, f.Try(t, 1))
+			assert.Equal(t, []int64{8, 0, 3}, f.Free(t))
+			ctx, cancel := context.WithTimeout(t.Context(), 10*ms)
+			_, err := client.TryAcquireAll(ctx, time.Hour, limitertest.Claims(2, f.Limiters...)...)
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			_, err = client.TryAcquireAll(t.Context(), 0, f.Limiters[0].Claim(1), client.RateLimiter("elsewhere").Claim(1))
+			require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		}
+	})
+}
+
+var allInTime = limitertest.Tests[redistest.Client]{
+	// For Redissons that must not find many, nothing that has run out stays.
+	"sweeps for old Redissons": func(t *testing.T, rdb redistest.Client) {
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.15.5")),
+			limitertest.Every(1000, time.Minute), limitertest.Every(1000, time.Hour))
+		for range 40 {
+			require.True(t, f.Try(t, 1))
+		}
+		time.Sleep(30 * time.Second)
+		require.True(t, f.Try(t, 1))
+		time.Sleep(30 * time.Second)
+		require.True(t, f.Try(t, 1))
+		assert.EqualValues(t, 2, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val())
+		assert.EqualValues(t, 42, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
+	},
+	// No call fills a window of Redisson before 3.13.3 or moves its end.
+	"beside a window": func(t *testing.T, rdb redistest.Client) {
+		f := newFamily(t, rdb, limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
+		require.True(t, limitertest.AsRedisson3123(t, rdb, f.Limiters[0], 7))
+		time.Sleep(20 * time.Second)
+		assert.True(t, f.Try(t, 2))
+		assert.False(t, f.Try(t, 2))
+		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), limitertest.KeysOf(f.Limiters[0]).Value).Val())
+		start := time.Now()
+		require.NoError(t, limitertest.Granted(f.Client.TryAcquireAll(t.Context(), time.Hour, limitertest.Claims(2, f.Limiters...)...)))
+		assert.InDelta(t, 40*time.Second, time.Since(start), float64(2*time.Millisecond))
+	},
+}
+
+func TestTryAcquireAll_InVirtualTime(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, allInTime, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
+}
+
+// Permits taken between the calls of one decision are missing in it.
+func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	// Taken of the first of 1000, from which 600 are wanted.
+	limitertest.Virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb redistest.Client, taken int64) {
+		f := newFamily(t, rdb, limitertest.Every(1000, time.Hour), limitertest.Every(1000, time.Hour))
+		others := f.SeenBy(limitertest.NewClient(t, rdb))
+		limitertest.PileUp(t, rdb, f.Limiters[1], map[time.Duration]int{2 * time.Hour: 800, time.Minute: 200}, 0)
+		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		calls := 0
+		rdb.AddHook(limitertest.BeforeScript(lua.AcquireAll, func() {
+			if calls++; calls == 2 {
+				limitertest.MustAcquire(t, others.Limiters[0], taken)
+			}
+		}))
+		assert.Equal(t, taken == 400, f.Try(t, 600))
+		assert.GreaterOrEqual(t, calls, 2)
+		f.CheckSums(t, rdb, 1000, 1000)
+		free := []int64{1000 - taken, 800}
+		if taken == 400 {
+			free = []int64{0, 200}
+		}
+		assert.Equal(t, free, f.Free(t))
 	})
 }

@@ -2,14 +2,15 @@ package concurrency_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -181,21 +182,6 @@ func TestFunctionOfTheProgram_BlocksOnlyItsCall(t *testing.T) {
 	})
 }
 
-// A function may use the limiters that call it, and close the Client.
-func TestFunctionOfTheProgram_MayCallTheClient(t *testing.T) {
-	t.Parallel()
-	eachFunction(t, functions, func(t *testing.T, p *program) {
-		returned := make(chan struct{})
-		p.do = func() {
-			p.useAndClose(context.WithoutCancel(t.Context()), t)
-			close(returned)
-		}
-		working := limitertest.Go(func() { p.work(t.Context()) })
-		limitertest.Soon(t, returned, "it can't use the Client")
-		p.ends(t, working)
-	})
-}
-
 // An observer that panics fails no call, and the log says so.
 func TestObserver_PanicFailsNoCall(t *testing.T) {
 	t.Parallel()
@@ -261,25 +247,6 @@ var (
 	fromMemory  = []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{}), rratelimiter.WithRefusalCache()}
 )
 
-// A handle knows its lease and its last refusal, so each of a hundred thousand keys keeps its own.
-func TestKeyed_KeepsHandlesInUse(t *testing.T) {
-	t.Parallel()
-	k := rratelimiter.New(answering{}).Keyed("users:", rratelimiter.PerMinute(100), fromMemory...)
-	const keys = 100_000
-	all := make([]*rratelimiter.RateLimiter, keys)
-	for round := range 3 {
-		another := 0
-		for i := range all {
-			l := k.Limiter("user-" + strconv.Itoa(i))
-			if all[i] != l {
-				another++
-			}
-			all[i] = l
-		}
-		assert.Equal(t, round == 0, another > 0, "%d are new", another)
-	}
-}
-
 // Callers who come together for a new key get one handle, since a lease belongs to it.
 func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 	t.Parallel()
@@ -293,67 +260,168 @@ func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 	}
 }
 
-// A new key takes its handle, its name, and its keys in Redis as texts and as words of a command.
-//
-//nolint:paralleltest // others' allocations would count
-func TestKeyed_AllocationsOfANewKey(t *testing.T) {
-	k := rratelimiter.New(answering{}, limitertest.Patient()).Keyed("users:", rratelimiter.PerMinute(100))
-	keys := make([]string, 1000)
-	for i := range keys {
-		keys[i] = "user-" + strconv.Itoa(i)
-	}
-	for _, key := range keys[:500] {
-		k.Limiter(key) // the tables grow meanwhile
-	}
-	i := 500
-	assert.LessOrEqual(t, testing.AllocsPerRun(400, func() {
-		k.Limiter(keys[i])
-		i++
-	}), 8.0)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { k.Limiter(keys[0]) }))
+type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client)
+
+// observe runs a test, in a bubble, with a Client that a Recorder observes.
+func observe(t *testing.T, test observerTest) {
+	rdb, _ := redistest.Mini(t)
+	r := &limitertest.Recorder{}
+	test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r, rdb)
 }
 
-// BenchmarkTryAcquire measures what options and a timeout cost 256 callers that are granted their permits at once.
-//
-//	go test -run '^$' -bench TryAcquire -cpu 1,2 ./tests/concurrency
-func BenchmarkTryAcquire(b *testing.B) {
-	rdb := redistest.StartRedis(b).Client(b, nil)
-	const plenty = 1 << 40
-	for _, of := range []struct {
-		name    string
-		timeout time.Duration
-		keys    int
-		opts    []rratelimiter.LimiterOption
-	}{
-		{"plain", 0, 1, nil},
-		{"timeout", time.Second, 1, nil},
-		{"open", 0, 1, []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailOpen())}},
-		{"local", 0, 1, []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(0.5))}},
-		{"leased", 0, 1, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{})}},
-		{"two leased", 0, 2, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{})}},
-		{"sixteen leased", 0, 16, []rratelimiter.LimiterOption{rratelimiter.WithLease(rratelimiter.Lease{})}},
-	} {
-		b.Run(of.name, func(b *testing.B) {
-			client := limitertest.NewClient(b, rdb)
-			limiters := make([]*rratelimiter.RateLimiter, of.keys)
-			for i := range limiters {
-				opts := append([]rratelimiter.LimiterOption{rratelimiter.WithDefault(rratelimiter.PerHour(plenty))}, of.opts...)
-				limiters[i] = client.RateLimiter(fmt.Sprint(redistest.Name(b), i), opts...)
-				limitertest.MustAcquire(b, limiters[i], 1)
-			}
-			var callers atomic.Int64
-			b.SetParallelism(128)
-			b.ReportAllocs()
-			b.RunParallel(func(next *testing.PB) {
-				l := limiters[int(callers.Add(1))%of.keys]
-				for next.Next() {
-					if ok, err := l.TryAcquire(b.Context(), 1, of.timeout); err != nil || !ok {
-						b.Error(ok, err)
-						return
-					}
-				}
-			})
-			require.NoError(b, client.Close(b.Context()))
-		})
+// seenDecision is the part of a decision that the tests compare.
+type seenDecision struct {
+	limiter, call string
+	permits       int64
+	outcome       limit.Outcome
+	kind          limit.ErrorKind
+	source        limit.Source
+	waited        time.Duration
+}
+
+func decisions(r *limitertest.Recorder) []seenDecision {
+	var all []seenDecision
+	for _, d := range r.Decisions() {
+		all = append(all, seenDecision{d.Limiter, d.Call, d.Permits, d.Outcome, d.Kind, d.Source, d.Waited})
 	}
+	return all
+}
+
+var observerTests = map[string]observerTest{
+	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ redistest.Client) {
+		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
+		l, all := limitertest.ByDefault(client, "orders", three), limitertest.ByDefault(client, "{shop}a", three)
+		both := limitertest.ByDefault(client, "{shop}b", three)
+		_, _ = l.TryAcquire(ctx, 2, 0)
+		_, _ = l.Take(ctx, 2)
+		_ = l.Acquire(ctx, 3)
+		_, _ = l.TryAcquire(ctx, 3, time.Second)
+		_ = within(t, time.Second, l.Wait)
+		_, _ = l.Take(ctx, 4)
+		_, _ = l.Take(ctx, 1<<40)
+		_, _ = l.Take(ctx, 0)
+		_ = l.Acquire(limitertest.EndedContext(t), 1)
+		_, _ = client.RateLimiter("none").Take(ctx, 1)
+		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
+		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1), both.Claim(1))
+		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1))
+		seen := client.RateLimiter("seen", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
+		for range 3 {
+			_, _ = seen.TryAcquire(ctx, 1, 0)
+		}
+		_, _ = seen.Take(ctx, 1)
+		assert.Equal(t, []seenDecision{
+			{"orders", "TryAcquire", 2, limit.Granted, "", limit.FromRedis, 0},
+			{"orders", "Take", 2, limit.Refused, "", limit.FromRedis, 0},
+			{"orders", "Acquire", 3, limit.Granted, "", limit.FromRedis, time.Minute},
+			{"orders", "TryAcquire", 3, limit.Refused, "", limit.FromRedis, time.Second},
+			{"orders", "Wait", 1, limit.Refused, "", limit.FromRedis, 0},
+			{"orders", "Take", 4, limit.TooCostly, "", limit.FromRedis, 0},
+			{"orders", "Take", 1 << 40, limit.TooCostly, "", "", 0},
+			{"orders", "Take", 0, limit.Failed, limit.KindInvalid, "", 0},
+			{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0},
+			{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0},
+			{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Refused, "", limit.FromRedis, 0},
+			{"seen", "TryAcquire", 1, limit.Refused, "", limit.FromMemory, 0},
+			{"seen", "Take", 1, limit.Refused, "", limit.FromMemory, 0},
+		}, decisions(r))
+	},
+	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
+		l := limitertest.ByDefault(client, "orders", limitertest.Every(1, time.Minute))
+		limitertest.MustAcquire(t, l, 1)
+		var callers sync.WaitGroup
+		for i := range 3 {
+			callers.Go(func() { assert.NoError(t, l.Acquire(t.Context(), 1)) })
+			synctest.Wait()
+			assert.Equal(t, i+1, r.Callers("orders")[len(r.Callers("orders"))-1])
+		}
+		callers.Wait()
+		synctest.Wait()
+		counts := r.Callers("orders")
+		assert.Equal(t, 0, counts[len(counts)-1])
+		assert.Len(t, r.Callers("orders"), 6, "each change is reported: they are a minute apart")
+	},
+	// A limiter in shadow charges what it grants, reports what it would refuse, and lets all pass.
+	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
+		start := time.Now()
+		limitertest.MustAcquire(t, l, 4)
+		limitertest.MustAcquire(t, l, 2)
+		require.NoError(t, l.Acquire(t.Context(), 3))
+		require.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), 1000, time.Minute)))
+		d := limitertest.Take(t, l, 2)
+		assert.True(t, d.Granted)
+		assert.Zero(t, d.RetryAfter)
+		assert.Zero(t, time.Since(start))
+		var outcomes []limit.Outcome
+		for _, d := range r.Decisions() {
+			assert.True(t, d.Shadow)
+			outcomes = append(outcomes, d.Outcome)
+		}
+		assert.Equal(t, []limit.Outcome{limit.Granted, limit.Refused, limit.Refused, limit.TooCostly, limit.Refused}, outcomes)
+
+		plain := client.RateLimiter("orders")
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was granted is charged")
+		require.NoError(t, l.Release(t.Context(), 1007))
+		assert.Equal(t, int64(1), limitertest.Available(t, plain), "what was let through is not")
+		require.NoError(t, l.Release(t.Context(), 1))
+		assert.Equal(t, int64(2), limitertest.Available(t, plain))
+
+		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
+		require.ErrorIs(t, l.Acquire(limitertest.EndedContext(t), 1), context.Canceled)
+		limitertest.MustAcquire(t, client.RateLimiter("none", rratelimiter.WithShadow()), 1)
+	},
+}
+
+func TestObserver(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, observerTests, observe)
+}
+
+var shadowTests = limitertest.Tests[redistest.Client]{
+	"shadow of a Client": func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
+		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
+		two := limitertest.ByDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
+		for range 5 {
+			require.NoError(t, limitertest.Granted(client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))))
+			limitertest.MustAcquire(t, one, 1)
+		}
+		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")
+		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
+		require.NoError(t, err)
+		require.NoError(t, back(t.Context()))
+	},
+}
+
+func TestShadow(t *testing.T) {
+	t.Parallel()
+	limitertest.OnMini(t, shadowTests)
+}
+
+// A limiter in shadow refuses nothing because Redis hangs, however its client times attempts.
+func TestShadowWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, map[string]bool{"inline": true, "beside": false}, func(t *testing.T, inline bool) {
+		p := redistest.StartProxy(t, redistest.Shared(t).Addr())
+		rdb := p.Client(t, &redistest.Options{ContextTimeoutEnabled: inline})
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow(), rratelimiter.WithCallTimeout(200*ms))
+		window := fixedwindow.New(rratelimiter.New(rdb, rratelimiter.WithCallTimeout(200*ms)), fixedwindow.Config{Limit: 5, Window: time.Hour}, rratelimiter.WithShadow())
+		p.OnCommand(func(redistest.Command) redistest.Action { return redistest.DropAnswer })
+		name := redistest.Name(t)
+		plain := limitertest.ByDefault(client, name, rratelimiter.PerHour(5))
+		for range 3 {
+			limitertest.MustAcquire(t, plain, 1)
+			assert.True(t, limittest.Take(t, window, name, 1).Granted)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
+		defer cancel()
+		plain = limitertest.NewClient(t, rdb, rratelimiter.WithShadow()).RateLimiter(name)
+		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "no one waits for the answer any more")
+	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -183,22 +182,6 @@ func checkSettlements(t *testing.T, all map[string]settlement, reserve holder, o
 	})
 }
 
-// What a Release left of a reservation is found though the server's clock fell behind.
-func TestSettleAfterTheServersClockFellBehind(t *testing.T) {
-	t.Parallel()
-	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-		limitertest.MustAcquire(t, l, 1)
-		time.Sleep(time.Second)
-		r := limitertest.Reserve(t, l, 6)
-		require.NoError(t, l.Release(t.Context(), 4))
-		time.Sleep(10 * time.Second)
-		step(-900 * time.Millisecond)
-		require.NoError(t, r.Settle(t.Context(), 1))
-		assert.EqualValues(t, 8, limitertest.Available(t, l))
-	})
-}
-
 var reservationTests = limitertest.Tests[redistest.Client]{
 	// What exceeds a reservation is charged though the limiter has gone meanwhile, as it does
 	// after an interval without calls, if the handle brings the rate.
@@ -333,34 +316,7 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		sent := s.Sent.Total()
 		require.NoError(t, vain.Renew(t.Context()))
 		require.NoError(t, vain.Settle(t.Context(), 3))
-		require.NoError(t, vain.Cancel(t.Context()))
-		require.NoError(t, s.Client.Close(t.Context()))
-		require.NoError(t, vain.Renew(t.Context()))
 		assert.Equal(t, sent, s.Sent.Total())
-	}},
-	// Callers that wait with holds of their own are served in order, each with its hold.
-	"one with a hold waits in line": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
-		limitertest.MustAcquire(t, s.RateLimiter, 10)
-		reserve := func(opts ...rratelimiter.ReserveOption) func() (bool, error) {
-			return func() (bool, error) {
-				r, err := s.Reserve(t.Context(), 3, time.Hour, opts...)
-				return err == nil && r.Granted, err
-			}
-		}
-		var waiting []interface{ Outcome() string }
-		for _, opts := range [][]rratelimiter.ReserveOption{{rratelimiter.Hold(held)}, nil, {rratelimiter.Hold(2 * held)}, {rratelimiter.Hold(held)}} {
-			waiting = append(waiting, s.Go(reserve(opts...)))
-			synctest.Wait()
-		}
-		s.Until(time.Minute)
-		for _, w := range waiting[:3] {
-			assert.Equal(t, "true at 1m0s", w.Outcome())
-		}
-		assert.Equal(t, "waits", waiting[3].Outcome())
-		s.Until(time.Minute + held)
-		assert.Equal(t, "true at 1m20s", waiting[3].Outcome())
-		s.Until(time.Minute + 2*held)
-		assert.EqualValues(t, 7, limitertest.Available(t, s.RateLimiter), "the second counts for an interval")
 	}},
 	"a hold that is too short": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
 		sent := s.Sent.Total()
@@ -382,38 +338,6 @@ func TestReservations(t *testing.T) {
 	t.Parallel()
 	limitertest.OnScenes(t, reservationScenes, func(t *testing.T, cfg rratelimiter.Config) *limitertest.Scene {
 		return limitertest.NewScene(t, cfg)
-	})
-}
-
-// Each reservation has a member of its own, however many callers go together.
-func TestReservationsHaveTheirOwnMembers(t *testing.T) {
-	t.Parallel()
-	limitertest.Each(t, limitertest.MembersOf, func(t *testing.T, version string) {
-		const callers = 100
-		rdb := redistest.Redis(t)
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
-		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(10_000, time.Hour))
-		keys := redisson.KeysOf(l.Name(), "")
-		all := make([]*rratelimiter.Reservation, callers)
-		limitertest.Together(callers, func(i int) {
-			all[i] = limitertest.Reserve(t, l, 7)
-			limitertest.MustAcquire(t, l, 1)
-		})
-		own := 0
-		for _, text := range rdb.ZRange(t.Context(), keys.Permits, 0, -1).Val() {
-			if member, err := codec.Parse(text); assert.NoError(t, err) && member.Permits == 7 {
-				own++
-			}
-		}
-		assert.GreaterOrEqual(t, own, callers)
-		used := int64(0)
-		for i := range int64(callers) {
-			used += i % 14
-		}
-		limitertest.Together(callers, func(i int) { assert.NoError(t, all[i].Settle(t.Context(), int64(i%14))) })
-		free, _ := books{rdb, keys}.free(t, "all settled")
-		assert.Equal(t, 10_000-callers-used, free)
 	})
 }
 

@@ -360,20 +360,6 @@ func NewFamilyScene(t *testing.T, cfgs ...rratelimiter.Config) (*FamilyScene, *F
 	return s, f.SeenBy(s.Client)
 }
 
-// TryAll is TryAcquireAll beside the test.
-func (s *FamilyScene) TryAll(ctx context.Context, f *Family, permits int64, timeout time.Duration) *Caller {
-	return s.Go(func() (bool, error) { return f.Client.TryAcquireAll(ctx, timeout, Claims(permits, f.Limiters...)...) })
-}
-
-// CheckAll checks each limiter's permits in use, and that all others are free.
-func (s *FamilyScene) CheckAll(t *testing.T, f *Family, rates, inUse []int64) {
-	t.Helper()
-	synctest.Wait()
-	for i, l := range f.Limiters {
-		checkInUse(t, s.Mini, l, rates[i], inUse[i])
-	}
-}
-
 // Claims returns claims to so many permits of each limiter.
 func Claims(permits int64, limiters ...*rratelimiter.RateLimiter) []rratelimiter.Claim {
 	claims := make([]rratelimiter.Claim, len(limiters))
