@@ -254,6 +254,22 @@ var allTests = limitertest.Tests[redistest.Client]{
 			assert.True(t, f.Try(t, 1))
 		}
 	},
+	"repairs what was lost": func(t *testing.T, rdb redistest.Client) {
+		for damage, free := range map[string]int64{"DEL value": 4, "DEL permits": 10, "DECRBY value 4": 4} { // of 10, 6 of which were taken
+			f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+			require.True(t, f.Try(t, 6))
+			require.NoError(t, f.Limiters[1].Release(t.Context(), 6))
+			limitertest.Damage(t, rdb, f.Limiters[0], damage)
+			got := int64(0)
+			for range 11 {
+				if f.Try(t, 1) {
+					got++
+				}
+				f.CheckSums(t, rdb, 10, 10)
+			}
+			assert.Equal(t, free, got, damage)
+		}
+	},
 	// An error names the limiter that is wrong; nothing is taken from any, nor set up.
 	"names the limiter at fault": func(t *testing.T, rdb redistest.Client) {
 		for name, tt := range map[string]struct {
@@ -390,6 +406,19 @@ var allInTime = limitertest.Tests[redistest.Client]{
 		require.True(t, f.Try(t, 1))
 		assert.EqualValues(t, 2, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[0]).Permits).Val())
 		assert.EqualValues(t, 42, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
+	},
+	"forgets old notes of attempts": func(t *testing.T, rdb redistest.Client) {
+		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+		for _, l := range f.Limiters {
+			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "answered", fmt.Sprintf("%d:00;", time.Now().UnixMilli())).Err())
+		}
+		for _, noted := range []bool{true, false} {
+			assert.True(t, f.Try(t, 1))
+			for _, l := range f.Limiters {
+				assert.Equal(t, noted, rdb.HExists(t.Context(), l.Name(), "answered").Val())
+			}
+			time.Sleep(2 * time.Minute)
+		}
 	},
 	// No call fills a window of Redisson before 3.13.3 or moves its end.
 	"beside a window": func(t *testing.T, rdb redistest.Client) {
