@@ -516,30 +516,6 @@ func ExampleClient_ReserveAll() {
 	// 58 600 <nil>
 }
 
-// Peek says what Take would answer, or with 0 what is free, and takes nothing.
-func ExampleRateLimiter_Peek() {
-	client, _, stop := connect()
-	defer stop()
-
-	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(3)))
-	for range 2 {
-		d, err := limiter.Peek(ctx, 2)
-		fmt.Println(d.Granted, d.Remaining, err)
-	}
-	if err := limiter.Acquire(ctx, 2); err != nil {
-		fmt.Println(err)
-	}
-	d, err := limiter.Peek(ctx, 2)
-	fmt.Println(d.Granted, d.Remaining, d.RetryAfter, err)
-	d, err = limiter.Peek(ctx, 0)
-	fmt.Println(d.Remaining, "free,", err)
-	// Output:
-	// true 1 <nil>
-	// true 1 <nil>
-	// false 1 1m0s <nil>
-	// 1 free, <nil>
-}
-
 // With a lease a busy program answers most requests from memory: what it takes ahead of a
 // user's limit is charged at once, and what is left goes back.
 func ExampleClient_Keyed_lease() {
