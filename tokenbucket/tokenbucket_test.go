@@ -373,6 +373,18 @@ var ofBuckets = limitertest.Tests[redistest.Client]{
 		assert.Equal(t, int64(0), limittest.Take(t, l, "key", 1).Remaining)
 	},
 
+	// Tokens of a bucket that is gone are not put into the new one.
+	"GivingBackToAnotherBucket": func(t *testing.T, rdb redistest.Client) {
+		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
+		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
+		require.NoError(t, err)
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		time.Sleep(time.Second)
+		assert.Equal(t, 10, limittest.Grants(t, l, "key", 20))
+		require.NoError(t, giveBack(t.Context()))
+		assert.Equal(t, 0, limittest.Grants(t, l, "key", 20))
+	},
+
 	// A refusal does not put off the end of a bucket that no refill may reach, though the server's clock ticked between its keys.
 	"BucketAheadOutlivesNoRefusal": func(t *testing.T, rdb redistest.Client) {
 		l, ctx := threeInTenSeconds(rdb), t.Context()
