@@ -2,6 +2,7 @@ package concurrency_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -256,7 +257,7 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		require.NoError(t, err)
 		text, err := a.Each[0].Reserved.AppendBinary(nil)
 		require.NoError(t, err)
-		for _, wrong := range [][]byte{nil, {1}, text[:len(text)-1], append(text[:len(text):len(text)], 0)} {
+		for _, wrong := range [][]byte{nil, {1}, text[:len(text)-1], append(slices.Clip(text), 0)} {
 			require.ErrorIs(t, limitertest.Second(first.Engine.SettlerOf(first.Limiter, wrong)), rratelimiter.ErrInvalidConfig)
 		}
 		free := func() int64 { // below 0 if more are in use
