@@ -23,10 +23,25 @@ type pair struct {
 
 	free   int64
 	known  bool    // free is known
+	alone  *int64  // the value, if there is no set beside it
+	stays  bool    // the value does not end by itself, as a window's of a Redisson before 3.13.3
 	broken Anomaly // why calls fail
 	noTTL  Anomaly // why keys stay that should not
 	round  int     // of the walk, when it was seen
 	pace   *pace   // nil unless it was read in full lately
+}
+
+// forget is called when the pair was read: a request finds the whole rate if the set is gone, unless the value is a window's.
+func (p *pair) forget(rate int64) {
+	if p.alone == nil || !p.stays {
+		return
+	}
+	p.free, p.known = rate, true
+	if inDebt(*p.alone, 0, rate) {
+		var found Findings
+		found.inDebt(p, *p.alone)
+		p.broken = found.Broken()
+	}
 }
 
 // entry is what a Reader knows of a limiter.

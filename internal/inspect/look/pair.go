@@ -55,6 +55,9 @@ func (rd *pairRead) judge(f Fields, nowMS int64) {
 		}
 	}
 	rd.pair.broken = found.Broken()
+	if rd.pair.alone = nil; readable && !missing && err == nil && rd.card.Val() == 0 {
+		rd.pair.alone = &value
+	}
 	var inUse, runOut int64
 	for _, m := range rd.members {
 		if m.granted+intervalMS > nowMS {

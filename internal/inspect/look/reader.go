@@ -126,7 +126,7 @@ func (r *Reader) glance(ctx context.Context, n *node, entries []*entry) (units i
 // judge takes the value as the free permits, unless all permits in use have run out.
 func (g *glanced) judge(nowMS int64) {
 	e, p := g.entry, g.pair
-	p.free, p.known = e.Rate, true
+	p.free, p.known, p.alone = e.Rate, true, nil
 	var found Findings
 	readable := g.check(&found)
 	old := time.Since(e.detailed) >= stale
@@ -147,6 +147,11 @@ func (g *glanced) judge(nowMS int64) {
 	}
 	value, err := g.value.Int64()
 	p.free, p.known = min(max(e.value(value), 0), e.Rate), err == nil
+	if p.known && len(last) == 0 {
+		value = e.value(value)
+		p.alone = &value
+	}
+	p.forget(e.Rate)
 }
 
 // look reads limiters in full: configuration, free permits and callers.
@@ -190,9 +195,12 @@ func (r *Reader) lookOn(ctx context.Context, n *node, entries []*entry) error {
 		}
 		e.read, e.detailed = local, local
 		e.detail = e.judge(reads[i], now, &r.names)
+	}
+	err := r.readTTLs(ctx, n, entries)
+	for _, e := range entries {
 		e.noteUsedUp(local)
 	}
-	return r.readTTLs(ctx, n, entries)
+	return err
 }
 
 // readTTLs looks now and then for keys that should have a time to live. If the user may not
@@ -220,7 +228,7 @@ func (r *Reader) readTTLs(ctx context.Context, n *node, entries []*entry) error 
 	for e, hash := range hashes {
 		for _, p := range e.pairs {
 			if t := reads[p]; t != nil {
-				t.check(p, hash.Val())
+				t.check(p, &e.Fields, hash.Val())
 			}
 		}
 	}
@@ -234,12 +242,13 @@ func (e *entry) judge(reads []*pairRead, nowMS int64, names *names) *Limiter {
 	for _, rd := range reads {
 		rd.judge(e.Fields, nowMS)
 		rd.pair.free, rd.pair.known = rd.free, rd.known
+		rd.pair.forget(e.Rate)
 		if rd.pair.pace == nil {
 			rd.pair.pace = &pace{}
 		}
 		l.PerSecond += rd.pair.pace.perSecond(rd.members, len(rd.last.Val()) == rd.most, e.IntervalMS, nowMS)
 		if e.PerClient() && rd.known {
-			byClient[names.ofID(rd.pair.client)] += e.Rate - rd.free
+			byClient[names.ofID(rd.pair.client)] += e.Rate - rd.pair.free
 		} else if !e.PerClient() {
 			l.Callers = callersOf(rd.inUse(e.IntervalMS, nowMS), names)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // Short is a limiter whose hash was read.
@@ -137,18 +138,25 @@ func tell(ctx context.Context, rdb nodes.Client, limiters []*Short) error {
 	pipe = rdb.Pipeline()
 	for _, t := range all {
 		t.judge(nowMS)
-		t.ttls.check(t.pair, t.limiter.TTL)
+		t.ttls.check(t.pair, &t.limiter.Fields, t.limiter.TTL)
+		if t.pair.alone != nil && t.ttls == nil {
+			t.ttls = readTTLs(ctx, pipe, t.pair)
+			continue
+		}
 		if free, known := t.entry.free(); known && free == 0 {
 			reads[t] = readPair(ctx, pipe, t.pair, nowMS-t.limiter.IntervalMS, newest)
 		}
 	}
-	if len(reads) > 0 {
+	if pipe.Len() > 0 {
 		cmds, err = pipe.Exec(ctx)
 		if err := firstNotHarmless(cmds, err); err != nil {
 			return err
 		}
 	}
 	for _, t := range all {
+		if t.pair.alone != nil {
+			t.ttls.check(t.pair, &t.limiter.Fields, t.limiter.TTL)
+		}
 		if rd := reads[t]; rd != nil {
 			rd.judge(t.limiter.Fields, nowMS)
 			t.pair.free, t.pair.known = rd.free, rd.known
@@ -174,10 +182,12 @@ func readTTLs(ctx context.Context, pipe redis.Pipeliner, p *pair) *ttls {
 	return &ttls{pipe.PTTL(ctx, p.value), pipe.PTTL(ctx, p.set)}
 }
 
-// check notes keys of the pair that stay when the hash has expired. t may be nil.
-func (t *ttls) check(p *pair, hash time.Duration) {
+// check notes keys of the pair that stay when the hash has expired, and values that do not end. t may be nil.
+func (t *ttls) check(p *pair, f *Fields, hash time.Duration) {
 	var found Findings
 	if t != nil {
+		p.stays = f.PerClient() || !endsFirst(t.value.Val(), script.Millis(f.IntervalMS), hash)
+		p.forget(f.Rate)
 		found.checkTTL(p.value, t.value.Val(), hash)
 		found.checkTTL(p.set, t.set.Val(), hash)
 	}

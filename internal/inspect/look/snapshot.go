@@ -45,11 +45,12 @@ type keyState struct {
 // isWindow reports whether the value has an end of its own: a Redisson before
 // 3.13.3 counts a fixed window by it.
 func (s *snapshot) isWindow(interval time.Duration) bool {
-	if s.value.kind != "string" || s.value.ttl < 0 || s.value.ttl > interval {
-		return false
-	}
-	later := func(k keyState) bool { return k.ttl < 0 || k.ttl-time.Second > s.value.ttl }
-	return later(s.config) && later(s.permits)
+	return s.value.kind == "string" && endsFirst(s.value.ttl, interval, s.config.ttl) && endsFirst(s.value.ttl, interval, s.permits.ttl)
+}
+
+// endsFirst reports whether a value's time to live is that of a window, beside that of another key.
+func endsFirst(value, interval, other time.Duration) bool {
+	return value >= 0 && value <= interval && (other < 0 || other-time.Second > value)
 }
 
 func (k keyState) exists() bool           { return k.kind != "none" }

@@ -78,6 +78,7 @@ func (w *Watcher) Sample(ctx context.Context) (Point, error) {
 	if err := w.reader.readTTLs(ctx, n, []*entry{e}); err != nil {
 		return p, err
 	}
+	e.noteUsedUp(e.read)
 	p.Limiter = e.limiter(time.Now())
 	if err := w.reader.cost.ask(ctx, []*node{n}); err != nil {
 		return p, err
@@ -138,7 +139,6 @@ func (w *Watcher) grants(ctx context.Context, n *node, at int64, p *Point) error
 	local := time.Now()
 	e.read, e.detailed = local, local
 	e.detail = e.judge(reads, n.now(local), &w.reader.names)
-	e.noteUsedUp(local)
 	for _, pr := range e.pairs {
 		p.Granted += pr.pace.granted
 		p.More = p.More || pr.pace.missed
