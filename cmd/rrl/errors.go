@@ -59,6 +59,7 @@ var commands = map[string]string{
 	"call TrySetRate first, or give the handle one by WithDefault": "give it one by rrl try-set-rate",
 	"call TrySetRate first":             "give it one by rrl try-set-rate",
 	"SetRate or Delete":                 "rrl set-rate --reset or rrl delete",
+	"not hash; remove the key":          "not hash; rrl show says what it looks like", // it may be an application's
 	"KeepState":                         "keeping permits in use (give --reset to start full)",
 	"which WithRedissonVersion names, ": "which --redisson names, ",
 	"WithRedissonVersion: ":             "--redisson: ",
