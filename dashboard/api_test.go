@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -111,17 +110,11 @@ var everyRequest = []struct {
 	{"GET /limiter?%zz", "", Access{Action: Look}},
 }
 
-func TestAPI_WithoutAuthorizeNothingIsAnswered(t *testing.T) {
-	t.Parallel()
-	s := apiOn(t, untouchable(t), func(c *Config) { c.Authorize = nil })
-	for _, r := range everyRequest {
-		s.ask(r.what, r.body, http.StatusInternalServerError, "")
-	}
-	assert.Equal(t, len(everyRequest), strings.Count(s.log.String(), "Authorize is nil"))
-}
-
 func TestAPI_AuthorizeIsAskedFirst(t *testing.T) {
 	t.Parallel()
+	none := apiOn(t, untouchable(t), func(c *Config) { c.Authorize = nil })
+	none.ask("GET /limiters", "", http.StatusInternalServerError, "")
+	assert.Contains(t, none.log.String(), "Authorize is nil")
 	for _, refusal := range []struct {
 		err       error
 		status    int
@@ -153,50 +146,27 @@ func TestAPI_AuthorizeIsAskedFirst(t *testing.T) {
 // What one may change and another not may depend on the limiter, of an undo as well.
 func TestAPI_AuthorizeByLimiterAndVerb(t *testing.T) {
 	t.Parallel()
+	his := "own"
 	s := newAPI(t, func(c *Config) {
-		c.Authorize = func(r *http.Request, a Access) (string, error) {
-			if a.Action == Look || a.Limiter == "own" && a.Verb != "delete" || r.Header.Get("Authorization") == "root" {
+		c.Authorize = func(_ *http.Request, a Access) (string, error) {
+			if a.Action == Look || a.Limiter == his && a.Verb != "delete" {
 				return "carl", nil
 			}
 			return "carl", errors.New("not his")
 		}
 	})
 	s.limiter("orders", rratelimiter.PerHour(10), 0)
-	root := s.plain("POST "+rateOfOrders, `{"rate":11}`)
-	root.Header.Set("Authorization", "root")
-	require.Equal(t, http.StatusOK, s.do(root).Code)
 	const create = `{"rate":1,"interval_ms":1000,"create":true}`
 	s.ask("POST /change/rate?name=own", create, http.StatusOK, `"who":"carl"`)
 	s.ask("POST /change/rate?name=own", `{"rate":2}`, http.StatusOK, "")
-	for _, what := range []string{
-		"POST " + rateOfOrders, "POST /change/delete?name=own", "POST /change/rates?search=o", "POST /change/undo?entry=1", "POST " + thresholdOfK,
-	} {
+	for _, what := range []string{"POST " + rateOfOrders, "POST /change/delete?name=own", "POST /change/rates?search=o", "POST " + thresholdOfK} {
 		s.ask(what, create, http.StatusForbidden, "")
 	}
-	s.ask("GET /limiter?name=orders", "", http.StatusOK, `"rate":11`)
-	s.ask("POST /change/undo?entry=3", `{}`, http.StatusOK, "")
+	s.ask("GET /limiter?name=orders", "", http.StatusOK, `"rate":10`)
+	s.ask("POST /change/undo?entry=2", `{}`, http.StatusOK, "")
 	assert.Equal(t, rratelimiter.PerSecond(1), s.config("own"))
-}
-
-func TestAPI_RequestsWriteNoLinesIntoTheLog(t *testing.T) {
-	t.Parallel()
-	const hostile = "x\nlevel=INFO msg=\"limiter changed\" who=root \x1b[31m\u2028"
-	s := newAPI(t, func(c *Config) {
-		c.Authorize = func(r *http.Request, a Access) (string, error) {
-			if a.Verb == "delete" {
-				return r.Header.Get("X-User"), errors.New("not that")
-			}
-			return r.Header.Get("X-User"), nil
-		}
-	})
-	for verb, body := range map[string]string{"rate": `{"rate":1,"interval_ms":1000,"create":true}`, "delete": "{}"} {
-		r := s.plain("POST /change/"+verb+"?name="+url.QueryEscape(hostile), body)
-		r.Header.Set("X-User", hostile)
-		s.do(r)
-	}
-	assert.Equal(t, int64(1), s.config(hostile).Rate)
-	assert.Equal(t, 2, strings.Count(s.log.String(), "\n"))
-	assert.NotContains(t, s.log.String(), "\x1b")
+	his = "orders"
+	s.ask("POST /change/undo?entry=3", `{}`, http.StatusForbidden, "")
 }
 
 // A text that is too long is refused before Redis is asked, as all of the story of bad requests are.
@@ -230,19 +200,15 @@ func TestAPI_Bodies(t *testing.T) {
 		{rateOfOrders, `{"interval_ms":60000,"keep_alive_ms":%s}`, "keep", []string{`60000`, `0`}, []string{`-1`, `"0"`, `9223372036855`}, nil},
 		{rateOfOrders, `{"type":%s}`, "type", []string{`"OVERALL"`, `"PER_CLIENT"`, `"OVERALL"`}, []string{`"overall"`, `0`, `""`, `null`}, nil},
 		{rateOfOrders, `{"rate":1,"keep_state":%s}`, "keep_state", []string{`true`, `false`}, []string{`1`, `"yes"`, `null`}, nil},
-		{rateOfOrders, `{"rate":1,"create":%s}`, "create", []string{`true`, `false`}, []string{`1`}, nil},
-		{rateOfOrders, `{"rate":1%s`, "JSON", nil, nil, []string{``, `}}`, `,}`, `,"x"}`}},
-		{rateOfOrders, `{"rate":1}%s`, "follows", nil, nil, []string{` {}`, ` x`}},
+		{rateOfOrders, `{"rate":1%s`, "JSON", nil, nil, []string{``, `}}`, `,}`, `,"x"}`, `} {}`}},
 		{rateOfOrders, `{"rate":1,%s}`, "twice", nil, nil, []string{`"rate":2`, `"r\u0061te":2`}},
 		{rateOfOrders, `{%s}`, "changes nothing", nil, []string{``, `"keep_state":true`, `"create":true`, `"expect":""`}, nil},
 		{rateOfOrders, `{%s,"interval_ms":1000}`, "means nothing", nil, []string{`"Rate":1`, `"rate":1,"burst":3`, `"rate":1,"":3`, `"ttl_ms":1`}, nil},
 		{rateOfOrders, `%s`, "begin with {", nil, []string{`[]`, `null`, `3`, `"x"`}, nil},
 		{thresholdOfK, `{"threshold":%s}`, "threshold", []string{`0`, `9007199254740991`}, []string{`-1`, `true`, `null`, `9007199254740992`}, nil},
-		{thresholdOfK, `{%s}`, "threshold", nil, []string{``}, nil},
 		{thresholdOfK, `{"threshold":5,%s}`, "ttl", nil, []string{`"ttl":1`}, nil},
 		{"/change/release?name=orders", `{%s}`, "permits", []string{`"permits":1`}, []string{``, `"permits":0`, `"permits":-5`}, nil},
 		{"/change/expire?name=orders", `{%s}`, "time to live", []string{`"ttl_ms":1000000`}, []string{``, `"ttl_ms":0`}, nil},
-		{"/change/keep?name=orders", `{%s}`, "means nothing", []string{``}, []string{`"ttl_ms":1`}, nil},
 		{"/change/delete?name=orders", `{%s}`, "means nothing", []string{``}, []string{`"rate":1`}, nil},
 	} {
 		verb, _, _ := strings.Cut(strings.TrimPrefix(c.what, "/change/"), "?")
@@ -251,14 +217,11 @@ func TestAPI_Bodies(t *testing.T) {
 			require.NoError(t, described().checkBody(t, verb, body), body)
 			s.ask("POST "+c.what, body, http.StatusOK, "")
 		}
-		for _, value := range c.bad {
+		for i, value := range slices.Concat(c.bad, c.strict) {
 			body := fmt.Sprintf(c.form, value)
-			require.Error(t, described().checkBody(t, verb, body), body)
-			untouched.ask("POST "+c.what, body, http.StatusBadRequest, c.says)
-		}
-		for _, value := range c.strict {
-			body := fmt.Sprintf(c.form, value)
-			if json.Valid([]byte(body)) {
+			if i < len(c.bad) {
+				require.Error(t, described().checkBody(t, verb, body), body)
+			} else if json.Valid([]byte(body)) {
 				require.NoError(t, described().checkBody(t, verb, body), body)
 			}
 			untouched.ask("POST "+c.what, body, http.StatusBadRequest, c.says)
@@ -278,68 +241,22 @@ func TestAPI_LogsChangeOfCallerThatWentAway(t *testing.T) {
 	assert.Equal(t, rratelimiter.PerSecond(1), s.config("orders"))
 }
 
-func TestAPI_RedisThatFails(t *testing.T) {
-	t.Parallel()
-	rdb, mini := redistest.Mini(t)
-	s := apiOn(t, rdb)
-	mini.SetError("MISCONF no disk")
-	for _, r := range everyRequest {
-		named := r.asked.Limiter + r.asked.Hash + r.asked.Key
-		if named == "" && r.what != "GET /limiters" || strings.HasPrefix(r.what, "HEAD ") || r.asked.Verb == "" && r.asked.Action == Change {
-			continue // asks no Redis, or is answered without a body
-		}
-		if strings.HasPrefix(r.what, "GET /change/") {
-			continue
-		}
-		w := s.ask(r.what, r.body, http.StatusServiceUnavailable, "")
-		assert.NotContains(t, w.Body.String(), "MISCONF")
-	}
-	assert.Contains(t, s.log.String(), "MISCONF")
-	mini.SetError("")
-	keys, err := rdb.Keys(t.Context(), "*").Result()
-	require.NoError(t, err)
-	assert.Empty(t, keys)
-}
-
-// proxied returns an API whose Redis answers through a proxy, in a bubble.
-func proxied(t *testing.T) (*site, *redistest.Proxy) {
-	t.Helper()
-	_, m := redistest.Mini(t)
-	p := redistest.MiniProxy(t, m)
-	return apiOn(t, p.Client(t, &redistest.Options{MaxRetries: -1, ReadTimeout: time.Hour})), p
-}
-
 func TestAPI_ChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []redistest.Action{redistest.DropAnswer, redistest.Swallow} {
 		synctest.Test(t, func(t *testing.T) {
-			s, p := proxied(t)
+			_, mini := redistest.Mini(t)
+			p := redistest.MiniProxy(t, mini)
+			s := apiOn(t, p.Client(t, &redistest.Options{MaxRetries: -1, ReadTimeout: time.Hour}))
 			s.ask("POST "+rateOfOrders, `{"rate":1,"interval_ms":1000,"create":true}`, http.StatusOK, "")
 			p.OnCommand(redistest.Nth(1, "EVALSHA", fault))
 			start := time.Now()
 			s.ask("POST "+rateOfOrders, `{"rate":2}`, http.StatusBadGateway, "whether this is changed is not known")
 			assert.LessOrEqual(t, time.Since(start), timeout)
 			assert.Contains(t, s.log.String(), `msg="limiter perhaps changed" who=ann`)
-			s.ask("GET /audit", "", http.StatusOK, `"entries":[{"entry":2,`)
 			s.ask("GET /audit", "", http.StatusOK, `"outcome":"unknown"`)
 		})
 	}
-}
-
-func TestAPI_SlowRedisEndsInTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s, p := proxied(t)
-		p.OnCommand(func(c redistest.Command) redistest.Action {
-			if c.Name() == "evalsha" {
-				return redistest.Swallow
-			}
-			return redistest.Pass
-		})
-		start := time.Now()
-		s.ask("GET /clients?name=orders", "", http.StatusServiceUnavailable, "")
-		assert.LessOrEqual(t, time.Since(start), timeout)
-	})
 }
 
 func FuzzAPI(f *testing.F) {

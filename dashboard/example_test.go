@@ -2,14 +2,12 @@ package dashboard_test
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -33,23 +31,15 @@ func login(r *http.Request) *user {
 	return &user{Name: cookie.Value, Operator: cookie.Value == "ann"}
 }
 
-// connect returns a client of a Redis of the example's own.
-func connect() (rdb *redis.Client, stop func()) {
+// The page is mounted in a server of one's own, behind its login.
+func ExampleHandler() {
 	server := miniredis.NewMiniRedis()
 	if err := server.Start(); err != nil {
 		log.Fatal(err)
 	}
-	rdb = redis.NewClient(&redis.Options{Addr: server.Addr()})
-	return rdb, func() {
-		_ = rdb.Close()
-		server.Close()
-	}
-}
-
-// The page is mounted in a server of one's own, behind its login.
-func ExampleHandler() {
-	rdb, stop := connect()
-	defer stop()
+	defer server.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer func() { _ = rdb.Close() }()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	mux := http.NewServeMux()
 
@@ -91,49 +81,4 @@ func ExampleHandler() {
 	// GET /limits/ bob 200
 	// GET /limits/api/limiters bob 200
 	// POST /limits/api/change/delete?name=orders bob 403
-}
-
-// Programs change limits without the page. What Authorize allows may depend on the limiter.
-func ExampleAPI() {
-	rdb, stop := connect()
-	defer stop()
-	mux := http.NewServeMux()
-
-	mux.Handle("/admin/", http.StripPrefix("/admin", dashboard.API(dashboard.Config{
-		Redis: rdb,
-		Hosts: []string{"shop.example.com"},
-		Write: true,
-		Authorize: func(r *http.Request, asked dashboard.Access) (string, error) {
-			if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer secret")) != 1 {
-				return "", dashboard.ErrUnauthenticated
-			}
-			if asked.Action == dashboard.Change && (asked.Verb != "rate" || asked.Limiter != "orders") {
-				return "ann", errors.New("only the rate of orders")
-			}
-			return "ann", nil
-		},
-		Logger: slog.New(slog.DiscardHandler),
-	})))
-
-	ask := func(path, token, body string) {
-		r := httptest.NewRequest(http.MethodPost, "https://shop.example.com/admin"+path, strings.NewReader(body))
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Authorization", "Bearer "+token)
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, r)
-		fmt.Println(path, w.Code)
-	}
-	ask("/change/rate?name=orders", "guessed", `{"rate":20}`)
-	ask("/change/rate?name=orders", "secret", `{"rate":20,"interval_ms":1000,"create":true}`)
-	ask("/change/rate?name=orders", "secret", `{"rate":30}`)
-	ask("/change/delete?name=orders", "secret", `{}`)
-	client := rratelimiter.New(rdb)
-	defer func() { _ = client.Close(context.Background()) }()
-	fmt.Println(client.RateLimiter("orders").Config(context.Background()))
-	// Output:
-	// /change/rate?name=orders 401
-	// /change/rate?name=orders 200
-	// /change/rate?name=orders 200
-	// /change/delete?name=orders 403
-	// {OVERALL 30 1s 0s} <nil>
 }

@@ -144,17 +144,6 @@ func (s *site) show(name string) map[string]any {
 	return s.get("/api/limiter?name=" + url.QueryEscape(name))
 }
 
-// limiters returns the rows of the list once all keys were walked.
-func (s *site) limiters() map[string]map[string]any {
-	s.t.Helper()
-	var list map[string]any
-	require.Eventually(s.t, func() bool {
-		list = s.get("/api/limiters")
-		return list["complete"] == true
-	}, time.Minute, 10*time.Millisecond)
-	return rows(s.t, list, "limiters")
-}
-
 func object(t *testing.T, text []byte) map[string]any {
 	t.Helper()
 	var o map[string]any
