@@ -38,12 +38,10 @@ func TestScripts(t *testing.T) {
 				configure, s.unlocks = append(configure, writable), option == "writable"
 			case "others":
 				configure, fills = append(configure, withOthers), append(fills, (*site).visitors)
-			case "20000/s": // as many reads as usual would take a minute to see 50,000 limiters for the first time
-				configure = append(configure, func(cfg *dashboard.Config) { cfg.Reads = 20_000 })
 			case "shop":
 				fills = append(fills, (*site).shop)
 			default: // a pattern
-				configure = append(configure, loggedIn, func(cfg *dashboard.Config) { cfg.Write, cfg.Pattern = false, option })
+				configure = append(configure, func(cfg *dashboard.Config) { cfg.Pattern = option })
 			}
 		}
 		s.site = newSite(t, configure...)
@@ -62,8 +60,8 @@ func TestScripts(t *testing.T) {
 type scene struct {
 	*site
 
-	tab, other *tab // from the first step on that needs one
-	unlocks    bool
+	tab     *tab // from the first step on that needs one
+	unlocks bool
 }
 
 // shorthands are what a script writes for an id in the page's addresses, and for the selectors of a limiter's row and of a cell.
@@ -87,7 +85,7 @@ func expand(text string) string {
 //
 //	redis HSET bad rate x             runs a command of the server, which may be compared with what it answers
 //	limiter orders 100 1m 40 48h      sets a rate, of which so many permits are in use, with that keep-alive time, or for each client
-//	take orders 5 "mobile app"        takes permits, by a client of another name, and of an older Redisson
+//	take orders 5 "mobile app"        takes permits, by a client of another name
 //	settle orders 30 42               settles a reservation
 //	crowd 1000                        makes so many limiters
 //	outcome orders => {OVERALL 60 1m0s 0s} 59 0s      is its rate, and what is free, and when it expires
@@ -96,11 +94,7 @@ func (s *scene) beside(step story.Step) bool {
 	t.Helper()
 	of := func(i int) *rratelimiter.RateLimiter {
 		if len(words) > i {
-			opts := []rratelimiter.Option{rratelimiter.WithClientID(words[i])}
-			for _, version := range words[i+1:] {
-				opts = append(opts, rratelimiter.WithRedissonVersion(version))
-			}
-			return s.named(words[i], opts...).RateLimiter(words[1])
+			return s.named(words[i], rratelimiter.WithClientID(words[i])).RateLimiter(words[1])
 		}
 		return s.client.RateLimiter(words[1])
 	}
@@ -131,11 +125,11 @@ func (s *scene) beside(step story.Step) bool {
 
 // page does what a line says of the page. Selectors are as in CSS, and may be shorthands:
 //
-//	go #/changes                      goes to a view; load does so in a new tab; other changes between two
+//	go #/changes                      goes to a view; load does so in a new tab
 //	unlock a guess                    gives the page this token, or the right one
 //	see #told =~ ^Done                waits until an element is seen, and has this text (=>) or matches (=~)
 //	hide #told                        waits until it is not seen
-//	until document.hidden             waits until this is true; patiently does so for two minutes
+//	until document.hidden             waits until this is true
 //	run window.x = 1                  runs it
 //	click #x, fill #x => text, choose #x => value, press Enter, press some text
 //	tab #x                            moves the focus on until it is there; focus #x only waits for that
@@ -165,8 +159,6 @@ func (s *scene) page(step story.Step) {
 	case "load":
 		s.tab = open(s.t, s.url+rest, look{})
 		s.tab.expected = p.expected
-	case "other":
-		s.tab, s.other = s.other, p
 	case "unlock":
 		p.unlock(cmp.Or(rest, token))
 	case "see":
@@ -178,8 +170,6 @@ func (s *scene) page(step story.Step) {
 		p.until("!" + seen(rest))
 	case "until":
 		p.until(code)
-	case "patiently":
-		p.within(2*time.Minute, code)
 	case "run":
 		p.eval(code)
 	case "focus":
