@@ -1,17 +1,14 @@
 package bench
 
 import (
-	"context"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -49,40 +46,5 @@ func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 		assert.Equal(t, [][2]int{{1, 1}, {2, 1}, {8, 1}, {2, 20}, {8, 20}}, runs)
 		assert.Zero(t, report.Left)
 		assert.Empty(t, redistest.Keys(t, rdb, "*"+opts.Prefix+"*"))
-	})
-}
-
-func TestBenchThatIsStoppedLeavesNothing(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		opts := options(t)
-		opts.Time = time.Hour
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() {
-			_, err := Run(ctx, rdb, opts)
-			ended <- err
-		}()
-		require.Eventually(t, func() bool { return len(redistest.Keys(t, rdb, "{"+opts.Prefix+"*")) > 1 }, time.Minute, time.Millisecond)
-		for _, key := range redistest.Keys(t, rdb, "*"+opts.Prefix+"*") {
-			ttl, err := rdb.PTTL(t.Context(), key).Result()
-			require.NoError(t, err)
-			assert.InDelta(t, time.Hour+time.Minute, ttl, float64(time.Minute), "what is left of a bench that was killed goes by itself")
-		}
-		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
-		assert.Empty(t, redistest.Keys(t, rdb, "*"+opts.Prefix+"*"))
-	})
-}
-
-func TestBenchWithoutAServer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		m.SetError("LOADING not yet")
-		start := time.Now()
-		_, err := Run(t.Context(), rdb, options(t))
-		require.ErrorContains(t, err, "LOADING")
-		assert.Less(t, time.Since(start), script.DefaultTimeout+cleanTimeout)
 	})
 }

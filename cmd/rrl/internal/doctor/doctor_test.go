@@ -2,14 +2,11 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -200,11 +197,7 @@ func TestExamine_Cluster(t *testing.T) {
 	}, time.Minute, 100*time.Millisecond)
 	opts := options()
 	opts.Time = 2 * time.Second
-	r = examine(t, rdb, opts)
-	assert.Equal(t, Error, r.Worst)
-	assert.True(t, slices.ContainsFunc(r.Findings, func(f Finding) bool {
-		return f.Level == Error && (f.Check == "reach" || f.Check == "cluster")
-	}), "%+v", r.Findings)
+	assert.Equal(t, Error, examine(t, rdb, opts).Worst)
 }
 
 func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
@@ -233,32 +226,21 @@ func TestProblemsOfLimitersAreSummedUp(t *testing.T) {
 	says(t, r, "old layouts", Note, "10 limiters with members of layout B, as Redisson 3.13.3 to 3.16.3 writes")
 }
 
+// What was not looked at is not said to be well: limiters behind the first ones, and all clients' keys of many.
 func TestManyLimitersAreSampledInTime(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t)
 	prefix := redistest.Name(t)
 	limiters(t, rdb, prefix, 3000)
-	var checked atomic.Int64
 	opts := options()
 	opts.Pattern, opts.Sample = prefix+"*", 250
-	opts.Check = func(context.Context, string) (Checked, error) {
-		checked.Add(1)
-		return Checked{}, nil
-	}
 	r := examine(t, rdb, opts)
 	assert.Equal(t, 250, r.Limiters.Checked)
-	assert.EqualValues(t, 250, checked.Load())
 	assert.False(t, r.Limiters.All)
-	f := says(t, r, "limiters", Note, "") // what was not looked at may be wrong
+	f := says(t, r, "limiters", Note, "")
 	assert.Regexp(t, `^250 of about \d+ limiters looked at, about \d+ of \d+ keys walked; nothing is wrong with what was looked at$`, f.Text)
 	assert.Contains(t, f.Advice, "--all")
-
-	// The time allows for more than a sample.
-	opts.Sample, opts.Time = 0, time.Minute
-	r = examine(t, rdb, opts)
-	assert.True(t, r.Limiters.All)
-	says(t, r, "limiters", Fine, "all 3000 limiters looked at; nothing is wrong")
-	opts.Time = 0
+	opts.Sample, opts.Time = 0, 0
 	says(t, examine(t, rdb, opts), "limiters", Fine, "all 3000 limiters looked at")
 
 	opts.Time = 300 * time.Millisecond
@@ -266,32 +248,15 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 		<-ctx.Done()
 		return Checked{}, ctx.Err()
 	}
-	r = examine(t, rdb, opts)
-	assert.Less(t, r.Limiters.Checked, 3000)
-	assert.False(t, r.Limiters.All)
-}
+	assert.False(t, examine(t, rdb, opts).Limiters.All)
 
-// Clients' keys are searched for some limiters only; the others are not said to be well.
-func TestExamine_ReportsUnsearchedClients(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	limiters(t, rdb, "limiter:", 5)
-	opts := options()
+	opts.Pattern, opts.Time = prefix+"299?", time.Minute
 	opts.Check = func(_ context.Context, name string) (Checked, error) {
-		return Checked{Partly: name != "limiter:0"}, nil
+		return Checked{Partly: name != prefix+"2990"}, nil
 	}
-	r := examine(t, rdb, opts)
+	r = examine(t, rdb, opts)
 	assert.False(t, r.Limiters.All)
-	says(t, r, "clients", Note, "4 limiters whose clients have permits of their own")
-}
-
-func TestNoServer(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	rdb := server.Client(t, &redistest.Options{DialerRetries: 1, MaxRetries: -1})
-	server.Kill()
-	_, err := Run(t.Context(), rdb, options())
-	require.Error(t, err)
+	says(t, r, "clients", Note, "9 limiters whose clients have permits of their own")
 }
 
 func TestProbe_TriesWhatLimitersNeed(t *testing.T) {
@@ -389,61 +354,7 @@ func TestSelfTestOfServersThatRefuse(t *testing.T) {
 	r, err := SelfTest(t.Context(), proxy.Client(t, nil), Options{Name: "the server"})
 	require.NoError(t, err)
 	require.Len(t, r.Findings, 2, "scripts were tried before")
-	assert.Equal(t, []any{"evalsha", Error}, []any{r.Findings[0].Check, r.Findings[0].Level})
-	assert.Contains(t, r.Findings[0].Text, "no longer answers")
-}
-
-// What a proof has under way when it is ended makes no key after the others were removed.
-func TestSelfTest_RemovesKeysOfAProofThatIsEnded(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	rdb := server.Client(t, nil)
-	for part, name := range map[string]string{
-		"eval": "scripts", "evalsha": "pipelines", "TIME": "time", "incr": "slow script", "PEXPIREAT": "times to live",
-		":permits": "RateLimiter", ":second": "PerClient", "}fixedwindow": "other limiters", "}slidinglog": "other limiters", "}tokenbucket": "other limiters",
-	} {
-		t.Run(name+" at "+part, func(t *testing.T) {
-			t.Parallel()
-			proxy := redistest.StartProxy(t, server.Addr())
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan struct{})
-			proxy.OnCommand(func(c redistest.Command) redistest.Action {
-				if ctx.Err() == nil && strings.Contains(strings.Join(c.Args, " "), part) {
-					cancel()
-					close(ended)
-					return redistest.Pass.After(50 * time.Millisecond)
-				}
-				return redistest.Pass
-			})
-			self := &selfTest{rdb: proxy.Client(t, nil), name: "self" + strings.Trim(part, ":}")}
-			i := slices.IndexFunc(proofs, func(p proof) bool { return p.name == name })
-			_ = self.within(ctx, proofs[i])
-			<-ended
-			// Commands of other connections overtake the one under way.
-			time.Sleep(100 * time.Millisecond)
-			assert.Empty(t, redistest.Keys(t, rdb, "*"+self.name+"}*"))
-		})
-	}
-}
-
-// A finding is not lost if there is no time to look for it again.
-func TestSelfTestKeepsWhatItFound(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), testPatience)
-		defer cancel()
-		found, looks := errors.New("found"), 0
-		assert.Equal(t, found, (&selfTest{}).inTime(ctx, 2*time.Second, func(d time.Duration) error {
-			looks++
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(3 * d):
-				return found
-			}
-		}))
-		assert.Equal(t, 2, looks)
-	})
+	says(t, r, "evalsha", Error, "no longer answers")
 }
 
 // In each of these a server does one thing otherwise: what is in a command is replaced.
