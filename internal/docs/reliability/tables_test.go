@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -35,22 +34,6 @@ func TestTables(t *testing.T) {
 		"|---|---:|---:|---:|---:|---:|---:|\n| b | 1,100 | 1,000 | 4 | 66 | 20 | 10 |\n| a | 20 | 20 | 0 | 0 | 0 | 0 |\n"+
 		"| all | 1,120 | 1,020 | 4 | 66 | 20 | 10 |\n",
 		statements([][]string{{"a", "20", "20", "0", "0", "0", "0"}, {"b", "1100", "1000", "4", "66", "20", "10"}}))
-}
-
-func TestRedissonStandsBesideThisPackage(t *testing.T) {
-	t.Parallel()
-	row := func(who string, figures ...string) []string {
-		return append([]string{"7", "1", "single", "lossy", who}, figures...)
-	}
-	rows := [][]string{
-		row("this package", "9", "1000", "100", "0", "0", "0", "5"),
-		row("Redisson 4.7.0", "8", "500", "70", "3", "2", "1", "4"),
-		row("Redisson 4.7.0", "8", "600", "30", "1", "0", "0", "6"),
-	}
-	got := redisson(rows)
-	assert.Contains(t, got, "| Redisson 4.7.0 | 2 | 16 | 1,100 | 100 | 4 | 2 | 1 | 10 |\n")
-	assert.Less(t, strings.Index(got, "| Redisson 4.7.0 | 2 |"), strings.Index(got, "| this package | 1 |"))
-	assert.Contains(t, redissonCSV(rows), "\nRedisson 4.7.0,single,2,16,1100,100,4,2,1,10\n")
 }
 
 func TestPage_HasAllTables(t *testing.T) {

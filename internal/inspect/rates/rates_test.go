@@ -14,7 +14,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -72,22 +71,4 @@ func TestPlan_StepEndsWithinItsTime(t *testing.T) {
 		assert.Greater(t, len(left), 1)
 		assert.Equal(t, []int{stepSize, 0}, []int{p.Changed, p.Failed}, "left after each step: %v", left)
 	})
-}
-
-func TestUseDefault(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	useDefault := func(name string) (bool, error) { return UseDefault(t.Context(), rdb, name, time.Minute) }
-	require.NoError(t, rratelimiter.New(rdb, limitertest.Patient()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerHour(5)))
-	for _, want := range []bool{true, false} {
-		changed, err := useDefault("orders")
-		require.NoError(t, err)
-		assert.Equal(t, want, changed)
-	}
-	_, err := useDefault("none")
-	require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
-	require.NoError(t, rdb.HSet(t.Context(), "broken", "rate", "x", "interval", 1, "type", 0).Err())
-	_, err = useDefault("broken")
-	require.ErrorIs(t, err, limit.ErrCorrupt)
-	assert.ErrorContains(t, err, `key "broken": rate is no integer: x`)
 }
