@@ -39,10 +39,3 @@ func TestSimulate_ThousandProgramsMeetTheAims(t *testing.T) {
 		}
 	}
 }
-
-func TestSimulate_SameSeedSameResult(t *testing.T) {
-	t.Parallel()
-	run := func() result { return simulate(100, time.Second, 100_000, 2, bursts, true) }
-	first := run()
-	assert.Equal(t, first, run())
-}

@@ -67,27 +67,6 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-func TestSummaries(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, report.Summary{}, report.Summarize(nil))
-	assert.Equal(t, report.Summary{Median: 2, Min: 1, Max: 9, Rounds: 3}, report.Summarize([]float64{9, 1, 2}))
-	assert.InDelta(t, 2.5, report.Summarize([]float64{4, 1, 2, 3}).Median, 0)
-
-	r := report.New()
-	for _, v := range []float64{10, 30} {
-		r.Add(rateOf("a", 1, 1), v)
-	}
-	for _, v := range []float64{5, 10} {
-		r.Add(rateOf("b", 1, 1), v)
-	}
-	r.Add(rateOf("b", 64, 1), 8)
-	r.Add(rateOf("b", 256, 10_000), 100)
-	// Ratios are those of rounds, not of medians.
-	assert.Equal(t, report.Summary{Median: 2.5, Min: 2, Max: 3, Rounds: 2}, r.Ratio(rateOf("a", 1, 1), rateOf("b", 1, 1)))
-	assert.Equal(t, rateOf("b", 64, 1), r.Best(rateOf("b", 1, 1), "b"))
-	assert.Zero(t, r.Ratio(rateOf("a", 1, 1), rateOf("none", 1, 1)).Rounds)
-}
-
 func TestRender(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -121,22 +100,6 @@ func TestRender(t *testing.T) {
 		require.NoError(t, f.Close())
 		assert.Equal(t, 1296, img.Bounds().Dx(), path)
 	}
-}
-
-func TestRender_UnknownTableIsAnError(t *testing.T) {
-	t.Parallel()
-	for _, page := range []string{"<!-- begin nothing -->\n<!-- end -->", "<!-- begin figures -->\n"} {
-		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, "performance.md"), []byte(page), 0o600))
-		assert.Error(t, report.Render(report.New(), dir), page)
-	}
-}
-
-func TestText_EmptyReportIsNotMeasured(t *testing.T) {
-	t.Parallel()
-	var text bytes.Buffer
-	require.NoError(t, report.Text(&text, report.New()))
-	assert.Contains(t, text.String(), "not measured")
 }
 
 // TestRender_FillsInPages fills in what the repository shows, on a copy.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -46,39 +47,23 @@ func TestRun(t *testing.T) {
 	}
 	for _, name := range []string{peer.Ours, peer.RedisRate} {
 		for _, mode := range []string{report.Granting, report.Refusing} {
-			for _, k := range []report.Key{
-				key("", name, report.Direct, mode, 256, 1),
-				key("", name, report.Direct, mode, 256, many),
-				key("", name, report.Direct, mode+report.Skewed, 256, many),
-				key("", name, report.Delayed, report.Granting, 256, 1),
-			} {
-				for _, k.Metric = range []string{report.Rate, report.P99, report.ServerTime} {
-					assert.Equal(t, 1, r.Of(k).Rounds, k)
-				}
-				if k.Metric = report.Rate; r.Of(k).Median > 0 { // a busy machine may answer no call in time
-					k.Metric = report.ClientCPU
-					assert.Equal(t, 1, r.Of(k).Rounds, k)
-				}
+			for _, metric := range []string{report.Rate, report.P99, report.ServerTime} {
+				assert.Equal(t, 1, r.Of(key(metric, name, report.Direct, mode, 256, 1)).Rounds, metric)
+				assert.Equal(t, 1, r.Of(key(metric, name, report.Direct, mode+report.Skewed, 256, many)).Rounds, metric)
 			}
 		}
+		assert.Equal(t, 1, r.Of(key(report.Rate, name, report.Delayed, report.Granting, 256, 1)).Rounds)
 		assert.Equal(t, 1, r.Of(key(report.BytesLimiter, name, report.Direct, report.Refusing, 256, many)).Rounds)
 		assert.Equal(t, 1, r.Of(key(report.Allocations, name, report.Direct, "refusing, cancellable", 1, 1)).Rounds)
 		assert.Equal(t, 1, r.Of(key(report.AfterIdle, name, report.Direct, suite.Crowds, 256, 1)).Rounds)
 	}
-	for _, mode := range []string{"refusing, plain", "granting, cancellable", "granting, plain, punctual"} {
-		assert.Equal(t, 1, r.Of(key(report.Solo, peer.Ours, report.Direct, mode, 1, 1)).Rounds, mode)
-	}
-	for _, mode := range []string{"one limiter", "a limiter each, timeout 1 s, pauses"} {
-		assert.Equal(t, 1, r.Of(key(report.Beside, peer.Ours, report.Delayed, mode, 32, 1)).Rounds, mode)
-	}
+	assert.Equal(t, 1, r.Of(key(report.Solo, peer.Ours, report.Direct, "refusing, plain", 1, 1)).Rounds)
+	assert.Equal(t, 1, r.Of(key(report.Beside, peer.Ours, report.Delayed, "one limiter", 32, 1)).Rounds)
 	assert.Equal(t, 1, r.Of(key(report.HungSlowest, peer.Ours, report.Direct, suite.Hung, 200, 200)).Rounds)
 	assert.Equal(t, 1, r.Of(key(report.Longest, peer.Ours, report.Direct, suite.OneIsLeft, 1, 1)).Rounds)
-	assert.InDelta(t, 100, r.Of(key(report.Fullest, peer.Ours, report.Direct, suite.Crowds, 256, 1)).Median, 0)
 	for k, values := range r.Values {
-		for _, v := range values {
-			if k.Metric == report.Wrong || k.Metric == report.Unaccounted {
-				assert.Zero(t, v, k)
-			}
+		if k.Metric == report.Wrong || k.Metric == report.Unaccounted {
+			assert.Zero(t, slices.Max(values), k)
 		}
 	}
 }
