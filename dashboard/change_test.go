@@ -124,6 +124,27 @@ func TestChangeMany_Rates(t *testing.T) {
 	})
 }
 
+// A hash of many is read in parts.
+func TestAPI_ManyThresholds(t *testing.T) {
+	t.Parallel()
+	s := newAPI(t)
+	const thresholds = 2500
+	pipe := s.rdb.Pipeline()
+	for i := range thresholds {
+		pipe.HSet(t.Context(), "limits", fmt.Sprintf("log:%04d", i), i)
+	}
+	require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
+	got := map[string]bool{}
+	for cursor, more := "0", true; more; {
+		list := object(t, s.ask("GET /thresholds?hash=limits&cursor="+cursor, "", http.StatusOK, "").Body.Bytes())
+		for key := range rows(t, list, "thresholds") {
+			got[key] = true
+		}
+		cursor, more = list["cursor"].(string), list["more"].(bool)
+	}
+	assert.Len(t, got, thresholds)
+}
+
 // TestScripts plays those of testdata/script, in virtual time. A title may set the site's options.
 func TestScripts(t *testing.T) {
 	t.Parallel()
