@@ -250,6 +250,7 @@ var states = map[string]state{
 	"too many":      {value: 9, members: []grant{{d2, 3, 0}}, free: 9, kinds: "sum_not_rate"},
 	"above rate":    {value: 13, free: 10, kinds: "value_above_rate sum_not_rate"},
 	"set gone":      {value: 4, free: 10, kinds: "sum_not_rate"},
+	"kept for 60 s": {value: 4, damage: "EXPIRE value 60;EXPIRE config 60", free: 10, kinds: "sum_not_rate"},
 	"value gone":    {members: []grant{{d2, 3, 0}}, free: 7, kinds: "no_value"},
 	"future":        {value: 7, members: []grant{{d2, 3, -time.Hour}}, free: 7, kinds: "future_members"},
 	"partly so":     {value: 4, members: []grant{{d2, 2, time.Hour}, {d2, 4, 0}}, free: 6},
