@@ -261,10 +261,6 @@ func expire(d time.Duration) step {
 	return answers(true, func(p *play) (bool, error) { return p.l.Expire(p.Context(), d) })
 }
 
-func clearExpire(want bool) step {
-	return answers(want, func(p *play) (bool, error) { return p.l.ClearExpire(p.Context()) })
-}
-
 func exists(want bool) step {
 	return answers(want, func(p *play) (bool, error) { return p.l.Exists(p.Context()) })
 }
@@ -360,16 +356,8 @@ func put(fields ...any) step {
 
 func loseValue(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.keys().Value).Err()) }
 
-func losePermits(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.keys().Permits).Err()) }
-
 // loseConfig is what Redisson's unlink does.
 func loseConfig(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.l.Name()).Err()) }
-
-func persist(p *play) {
-	for key := range limitertest.TTLs(p, p.rdb, p.l.Name()) {
-		p.rdb.Persist(p.Context(), key)
-	}
-}
 
 // inUse compares the permits in the set.
 func inUse(want int64) step {
