@@ -110,9 +110,6 @@ func (r *recorder) draw(who *actor, on, do string) {
 	if do != "rename" { // a limiter can't be given twice
 		op.To = slices.DeleteFunc(op.To, func(name string) bool { return name == on })
 	}
-	if do == "wait" && len(op.To) > 0 {
-		op.TTL = min(op.TTL, 1000) // from then on it asks at drawn times, and what each ask leaves differs
-	}
 	r.operate(who, on, op)
 }
 

@@ -334,10 +334,6 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 			}
 		}
 		got := st.do(t.Context(), s, handle, base)
-		if s.Do == "wait" { // only if the clock otherwise stands
-			got.Times = []int64{time.Now().UnixMilli() - base}
-			base += got.Times[0]
-		}
 		read := make(map[string]*model.State)
 		for _, name := range s.involved() {
 			read[name] = st.read(t, st.names[name])

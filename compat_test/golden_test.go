@@ -11,12 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -135,59 +132,6 @@ func playTrace(t *testing.T, version string, steps []step, rdb redistest.Client,
 
 const maxMismatches = 5
 
-// TestGoldenMigrate migrates all that older releases have written in their traces.
-func TestGoldenMigrate(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	for _, version := range goldenReleases(t) {
-		if layout := model.ReleaseOf(version).Layout; layout == 0 || layout == codec.LayoutD2 {
-			continue
-		}
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			steps := readTrace(t, version)
-			redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { migrateTrace(t, version, steps, rdb) })
-		})
-	}
-}
-
-func migrateTrace(t *testing.T, version string, steps []step, rdb redistest.Client) {
-	t.Helper()
-	st := newStage(t, traceCast(version), version, rdb)
-	who, name := st.named("java1").Client, st.names[limiterNames[0]]
-	goes := newGo(t, rdb, rratelimiter.WithClientID(who.ID))
-	for i, s := range steps {
-		c := &model.Call{State: s.State.Clone(), Who: who}
-		if c.Config == nil || len(c.Pair().Rows) == 0 {
-			continue
-		}
-		line := fmt.Sprintf("%s:%d", traceFile(version), i+1)
-		base := time.Now().UnixMilli()
-		require.NoError(t, st.put(t.Context(), name, s.State, base))
-		n, err := goes.RateLimiter(name).Migrate(t.Context())
-		require.NoError(t, err, line)
-		state := st.read(t, name)
-		require.Zero(t, state.Round(base, 1), line)
-		migrated, p := (&model.Call{State: state, Who: who}).Pair(), c.Pair()
-		model.Beside(model.ReleaseOf(newestRedisson)).BringUpToDate(c)
-		require.EqualValues(t, len(p.Rows), n, line)
-		require.ElementsMatch(t, permitsAt(p), permitsAt(migrated), line)
-		for _, r := range migrated.Rows {
-			require.Equal(t, codec.LayoutD2, r.Layout, line)
-		}
-		p.Rows, migrated.Rows = nil, nil
-		require.Equal(t, p, migrated, line)
-	}
-}
-
-// permitsAt returns the permits of rows and their times.
-func permitsAt(p *model.Pair) (all [][2]int64) {
-	for _, r := range p.Rows {
-		all = append(all, [2]int64{r.At, r.Permits})
-	}
-	return all
-}
-
 // step is a line of a trace: an operation of a service on a limiter, or
 // something else that happens to it. It must not depend on when and by which program it was recorded:
 // times are milliseconds from now, clients have names, and the ids of members are numbers
@@ -237,16 +181,13 @@ func (s step) models(h *history) (outcomes []outcome) {
 	}
 	for _, o := range who.outcomes(call, s.Op) {
 		out := outcome{Answer: o.Text, Times: o.Times, State: o.State, Target: o.To, miscounted: o.Miscounted}
-		if s.Do == "wait" {
-			out.Times = []int64{o.After}
-		}
 		for _, state := range append([]*model.State{o.State}, o.To...) {
 			for _, r := range rows(state) {
 				if r.Member == "" {
 					r.Member = who.newMember(h.last+1, r.Permits)
 				}
 			}
-			state.Pass(o.After, 0)
+			state.ExpireKeys(0)
 			state.Sort()
 		}
 		outcomes = append(outcomes, out)

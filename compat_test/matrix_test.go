@@ -348,7 +348,7 @@ func (r *recorder) takeTurns(operations int) {
 var histories = flag.Int("histories", 25, "histories of TestHistories")
 
 // TestHistories lets Go services take turns, and Redissons of any release that do what the
-// model says of them, on a clock that stands: to the millisecond, with calls that wait.
+// model says of them, on a clock that stands: to the millisecond.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	for n := range *histories {

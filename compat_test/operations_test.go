@@ -8,20 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
-	"github.com/rratelimiter/rratelimiter/internal/clients"
-	"github.com/rratelimiter/rratelimiter/internal/inspect/holders"
-	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
 // kinds are the operations of histories, each as often as its weight says.
@@ -51,7 +43,6 @@ var kinds = []struct {
 	{"rename", 1, "Go"},
 	{"unlink", 1, "Java"},
 	{"acquireAll", 8, "Go"},
-	{"wait", 10, "Go"}, // if the clock otherwise stands
 }
 
 // more are those of Go that traces, recorded before, do without.
@@ -95,11 +86,7 @@ func (d drawer) operation(who *actor, s *model.State) string {
 	if d.more && who.release == nil && d.IntN(8) == 0 {
 		return pick(d, more)
 	}
-	for {
-		if do := pick(d, all); do != "wait" || d.still {
-			return do
-		}
-	}
+	return pick(d, all)
 }
 
 // op draws what an operation is called with.
@@ -133,11 +120,6 @@ func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 		op.At = pick(d, []int64{5, 10, 40, 5, 10, -2}) * d.tick // once in a while in the past
 	case "rename":
 		op.To = []string{pick(d, limiterNames)}
-	case "wait":
-		op.Permits, op.TTL = d.permits(s), (1+d.Int64N(15))*d.tick
-		if d.IntN(2) == 0 {
-			op.To = d.limiters()
-		}
 	case "acquireAll":
 		op.Permits, op.To, op.More = d.permits(s), d.limiters(), max(0, d.Int64N(4)-1)
 		if d.IntN(2) == 0 {
@@ -284,83 +266,4 @@ func TestRedisson_CodecDoesNotMatter(t *testing.T) {
 			playTurns(t, fleet{[]*javaDriver{peer, peer}, *redissonVersion, []any{"org.redisson." + codec, cached}})
 		})
 	})
-}
-
-// TestRedisson_DatabasesAreApart: a limiter is in one database, and of another one a Redisson
-// knows nothing.
-func TestRedisson_DatabasesAreApart(t *testing.T) {
-	t.Parallel()
-	url := redistest.Shared(t).URL()
-	java := newJava(t, url+"/1")
-	goes := newGo(t, redistest.Redis(t))
-	name := redistest.Name(t)
-	goes.do(name, sets(rratelimiter.PerHour(1)))
-	require.False(t, java.Exists(name))
-	java.do(name, sets(rratelimiter.PerHour(1)), take(1))
-	goes.do(name, take(1))
-	require.True(t, java.Delete(name))
-	require.True(t, goes.Exists(name))
-}
-
-// TestDefaultBesideRedisson: Redisson reads a limiter that remembers its default, and
-// whose default was changed, as any other; what it sets then stays.
-func TestDefaultBesideRedisson(t *testing.T) { //nolint:paralleltest // one JVM at a time
-	eachRelease(t, func(t *testing.T, peer *javaDriver) {
-		java := peer.service(t, redistest.Shared(t).URL())
-		rdb, name := redistest.Redis(t), redistest.Name(t)
-		program := func(rate int64) *rratelimiter.RateLimiter {
-			return newGo(t, rdb, sharing(peer.release.Version)...).RateLimiter(name, rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
-		}
-		limitertest.MustAcquire(t, program(1000), 2)
-		java.do(name, take(2), free(996))
-
-		limitertest.MustAcquire(t, program(10), 1)
-		assert.EqualValues(t, 10, java.Config(name).Rate)
-		java.do(name, free(5), take(3), refuse(3)) // permits in use stay so
-		limitertest.MustRefuse(t, program(7), 1)
-		java.do(name, refuse(1)) // 8 of 7 are in use
-
-		if !peer.release.Lacks("setRate") {
-			java.SetRate(name, rratelimiter.PerHour(20))
-		} else {
-			require.True(t, java.Delete(name))
-			require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
-			java.do(name, sets(rratelimiter.PerHour(20)))
-		}
-		for _, other := range []int64{3, 1000} {
-			limitertest.MustAcquire(t, program(other), 2)
-			assert.EqualValues(t, 20, java.Config(name).Rate, "it was set on purpose")
-		}
-		java.do(name, take(16), refuse(1))
-	})
-}
-
-// Redisson works as ever beside a Client that has a name. The names add one key to Redis,
-// and Users lists what Redisson has taken apart from what the Client has.
-func TestWithClientName_RedissonIsUnaffected(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	rdb := server.Client(t, nil)
-	java, goes := newJava(t, server.URL()), newGo(t, rdb, rratelimiter.WithClientName("orders-7f9c"))
-	set := layout.KeysOf("orders", "")
-	java.do("orders", sets(rratelimiter.PerHour(100)))
-	goes.TrySetRate("orders", rratelimiter.PerHour(1))
-	goes.do("orders", take(10))
-	java.do("orders", take(4), take(3))
-	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), clients.Key).Val() == 1 }, time.Minute, time.Millisecond)
-	assert.ElementsMatch(t, []string{set.Config, set.Value, set.Permits, clients.Key}, rdb.Keys(t.Context(), "*").Val())
-
-	users, err := holders.Of(t.Context(), goes.RateLimiter("orders"))
-	require.NoError(t, err)
-	require.Len(t, users.Shares, 2)
-	assert.Equal(t, "orders-7f9c", users.Shares[0].Name)
-	assert.EqualValues(t, 10, users.Shares[0].Permits)
-	assert.Equal(t, holders.Share{Kind: holders.Redisson, Permits: 7}, users.Shares[1])
-
-	goes.do("orders", release(11))
-	java.do("orders", free(94))
-	goes.do("orders", keeps(rratelimiter.PerHour(10)))
-	java.do("orders", take(4), refuse(1))
-	require.True(t, goes.Delete("orders"))
-	assert.Equal(t, []string{clients.Key}, rdb.Keys(t.Context(), "*").Val())
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/javadriver"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -38,15 +37,6 @@ type service struct {
 func newGo(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) service {
 	t.Helper()
 	return service{limitertest.NewClient(t, rdb, opts...), nil, t}
-}
-
-// newJava returns a Java service that uses the server at url. The module shares
-// limiters with Redisson from 3.35 on.
-func newJava(t testing.TB, url string) service {
-	t.Helper()
-	driver := sharedDriver(t)
-	requireRelease(t, "3.35.0")
-	return driver.service(t, url)
 }
 
 // in returns the service for use in a subtest.
@@ -127,10 +117,6 @@ func (s service) Config(limiter string) rratelimiter.Config {
 	return either(s, limiter, "getConfig", func(l *rratelimiter.RateLimiter) (rratelimiter.Config, error) { return l.Config(s.t.Context()) })
 }
 
-func (s service) Exists(limiter string) bool {
-	return either(s, limiter, "isExists", func(l *rratelimiter.RateLimiter) (bool, error) { return l.Exists(s.t.Context()) })
-}
-
 func (s service) Delete(limiter string) bool {
 	return either(s, limiter, "delete", func(l *rratelimiter.RateLimiter) (bool, error) { return l.Delete(s.t.Context()) })
 }
@@ -157,21 +143,6 @@ func passTime(t testing.TB, rdb redistest.Client, limiter string, d time.Duratio
 		all = append(all, set.ClientValue, set.ClientPermits)
 	}
 	require.NoError(t, moveBack.Run(t.Context(), rdb, all, d.Milliseconds()).Err())
-}
-
-// stored returns the value and the permits of each member.
-func stored(t testing.TB, rdb redistest.Client, valueKey, permitsKey string) (value int64, permits []int64) {
-	t.Helper()
-	value, err := rdb.Get(t.Context(), valueKey).Int64()
-	require.NoError(t, err)
-	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
-	require.NoError(t, err)
-	for _, text := range members {
-		member, err := codec.Parse(text)
-		require.NoError(t, err)
-		permits = append(permits, int64(member.Permits))
-	}
-	return value, permits
 }
 
 // javaDriver is a JVM with one release of Redisson.

@@ -28,28 +28,16 @@ var names = map[string]calls.Name{
 // Do has a Client's handle do an operation, now being base, and returns what it says. Handles must be WithExact, since the model
 // merges nothing.
 func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
-	switch op.Do {
-	case "settle":
+	if op.Do == "settle" {
 		return op.says(calls.Answer{Err: op.Settle(ctx, l)})
-	case "wait":
-		if op.Do = "tryAcquire"; len(op.To) > 0 {
-			op.Do = "acquireAll"
-		}
-		// A waiting caller asks at times that are drawn. To know when limiters were last asked, and so
-		// how long they live, one that was refused asks once more.
-		a := op.call(ctx, client, l, base, time.Duration(op.TTL)*ms)
-		if a.Err == nil && !a.OK {
-			op.call(ctx, client, l, base, 0)
-		}
-		return op.says(a)
 	}
-	return op.says(op.call(ctx, client, l, base, 0))
+	return op.says(op.call(ctx, client, l, base))
 }
 
 // call makes the call that the operation is.
-func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, base int64, timeout time.Duration) calls.Answer {
+func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, base int64) calls.Answer {
 	call := calls.Op{
-		Name: names[op.Do], Permits: op.Permits, Timeout: timeout, Keep: op.Keep, Hold: time.Duration(op.Hold) * ms,
+		Name: names[op.Do], Permits: op.Permits, Keep: op.Keep, Hold: time.Duration(op.Hold) * ms,
 		In: time.Duration(op.TTL) * ms,
 	}
 	if op.Do == "expireAt" {

@@ -145,9 +145,6 @@ type upToDate struct {
 	window bool // the value is one, and what is taken of it comes back as a whole
 }
 
-// BringUpToDate brings the pair in use up to date.
-func (m *Module) BringUpToDate(c *Call) { m.bringUpToDate(c, c.Pair()) }
-
 // bringUpToDate brings a pair up to date: what has run out comes back.
 func (m *Module) bringUpToDate(c *Call, p *Pair) upToDate {
 	rate := c.Rate()

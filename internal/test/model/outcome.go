@@ -70,12 +70,8 @@ type Outcome struct {
 
 	*State              // of the limiter
 	To         []*State // of the others
-	After      int64    // ms
 	Miscounted bool     // rows were taken for permits, and their numbers differ
 }
-
-// states returns those of all limiters.
-func (o Outcome) states() []*State { return append([]*State{o.State}, o.To...) }
 
 func outcomes(c *Call, may []Possible) (all []Outcome) {
 	for _, some := range may {
@@ -97,50 +93,4 @@ func outcomes(c *Call, may []Possible) (all []Outcome) {
 func (r *Release) Outcomes(c *Call, op Op) []Outcome { return outcomes(c, r.may(op)) }
 
 // Outcomes returns what an operation may come to. What the call holds stays as it is.
-func (m *Module) Outcomes(c *Call, op Op) []Outcome {
-	if op.Do != "wait" {
-		return outcomes(c, m.may(op))
-	}
-	op.Do, op.Held = "tryAcquire", true
-	if len(op.To) > 0 {
-		op.Do = "acquireAll"
-	}
-	return m.waits(c, op, c.Now)
-}
-
-// waits returns what a call comes to that waits for TTL from its start on. It asks again
-// when it may be granted, and to keep its limiters alive.
-func (m *Module) waits(c *Call, op Op, start int64) (all []Outcome) {
-	deadline := start + op.TTL
-	for _, o := range outcomes(c, m.may(op)) {
-		if o.Text != "false" {
-			o.After = c.Now - start
-			all = append(all, o)
-			continue
-		}
-		again, upkeep := c.Now, deadline+1
-		for _, s := range o.states() {
-			with := &Call{State: s, Who: c.Who, Now: c.Now}
-			again = max(again, m.ready(with, op.Permits))
-			if half := s.KeepAlive() / 2; half > 0 {
-				upkeep = min(upkeep, c.Now+half)
-			}
-		}
-		if upkeep < deadline || upkeep == deadline && len(op.To) == 0 {
-			again = min(again, upkeep)
-		}
-		next := &Call{State: o.State, To: o.To, Who: c.Who, Now: min(again, deadline)}
-		for _, s := range o.states() {
-			s.ExpireKeys(next.Now)
-		}
-		if again <= deadline {
-			all = append(all, m.waits(next, op, start)...)
-			continue
-		}
-		for _, last := range outcomes(next, m.may(op)) { // see Do
-			last.Answer, last.After = o.Answer, op.TTL
-			all = append(all, last)
-		}
-	}
-	return all
-}
+func (m *Module) Outcomes(c *Call, op Op) []Outcome { return outcomes(c, m.may(op)) }
