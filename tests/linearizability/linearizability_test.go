@@ -363,10 +363,6 @@ func shared(name string, kind linearKind, m limitertest.Mutant) mutant {
 
 var mutants = []mutant{
 	shared("a grant costs one permit less", calmKind, limitertest.CostsLess),
-	{
-		"a batch costs one permit more", calmKind, lua.Acquire,
-		`write_grant(config, state, added, digits(taken))`, `write_grant(config, state, added, digits(taken + 1))`,
-	},
 	{"one permit more than there is", calmKind, lua.Acquire, `math.floor(left / permits)`, `math.floor((left + 1) / permits)`},
 	{
 		"TakeUpTo takes one permit less than is free", calmKind, lua.Acquire,
@@ -402,10 +398,6 @@ var mutants = []mutant{
 		`if found and (ARGV[3] == '' and found ~= leaves or found > leaves) then`, `if found then`,
 	},
 	shared("not given back", backKind, limitertest.GivesNoneBack),
-	{
-		"given back of another's part", backKind, lua.GiveBack,
-		`local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, `local permits = permits_of(member)`,
-	},
 	{"the oldest are released first", virtualKind, lua.Release, `for i = #rows, oldest, -1 do`, `for i = oldest, #rows do`},
 	{
 		"others' are released first", virtualKind, lua.Release,
@@ -417,21 +409,8 @@ var mutants = []mutant{
 		"local kept = math.min(has, used)", "local kept = math.min(has, used + 1)",
 	},
 	{
-		"a settlement gives back what others have given back", reservingKind, lua.SettleReservation,
-		"local has = permits_of(row)", "local has = permits_of(member)",
-	},
-	{"what a settlement gives back is not free", reservingKind, lua.SettleReservation, "set_number(config.value_key, value, free)", ""},
-	{
-		"a settlement charges what is free only", reservingKind, lua.SettleReservation,
-		"{digits(now), charge}, digits(extra))", "{digits(now), charge}, digits(math.min(extra, math.max(0, state.free))))",
-	},
-	{
 		"a settlement charges one permit more", reservingKind, lua.SettleReservation,
 		"{digits(now), charge}, digits(extra))", "{digits(now), charge}, digits(extra + 1))",
-	},
-	{
-		"a settlement charges without a member", reservingKind, lua.SettleReservation,
-		"write_grant(config, state, {digits(now), charge}, digits(extra))", "redis.call('DECRBY', value_key, digits(extra))",
 	},
 	{
 		"the repeat of a settlement knows neither the charge nor the reservation", chargedKind, lua.SettleReservation,
@@ -443,14 +422,9 @@ local more, identity, prefix =`,
 	},
 	{"a settlement makes no limiter by default", reservingKind, lua.SettleReservation, "(more < 0 and not early or ARGV[8] == '')", "true"},
 	{"a hold ends with the interval", reservingKind, lua.Acquire, "digits(now_text - span)", "now_text"},
-	{"a hold ends a millisecond early", reservingKind, lua.Acquire, "digits(now_text - span)", "digits(now_text - span - 1)"},
 	{
 		"settled in time, a reservation counts no longer than its hold", reservingKind, lua.SettleReservation,
 		"math.min(now, score + (early or 0))", "score + 0",
-	},
-	{
-		"settled in time, a reservation counts from then on", reservingKind, lua.SettleReservation,
-		"math.min(now, score + (early or 0))", "now",
 	},
 	{"settled late, a reservation is not charged", reservingKind, lua.SettleReservation, "extra = used", "extra = more"},
 	{
@@ -460,14 +434,6 @@ local more, identity, prefix =`,
 	{
 		"of several limiters only the first is charged", farKind, lua.AcquireAll,
 		`l.member}, l.text)`, `l.member}, i == 1 and l.text or 0)`,
-	},
-	{
-		"each of several limiters is charged as the first", farKind, lua.AcquireAll,
-		`l.member}, l.text)`, `l.member}, numbers[1])`,
-	},
-	{
-		"each of several limiters keeps the first's permits", farKind, lua.AcquireAll,
-		`l.text == numbers[1] and ARGV[1] or with_permits(ARGV[1], permits)`, `ARGV[1]`,
 	},
 	{"of several limiters only the first is asked", farKind, lua.AcquireAll, "if free < permits then", "if free < permits and i == 1 then"},
 	{
