@@ -36,16 +36,10 @@ func TestGoldenBytes(t *testing.T) {
 
 		// Answers of Redis 7.0.15 to struct.pack.
 		{"fI of 1.5, 3", codec.LayoutB, "\x00\x00\xc0\x3f", 3, "0000c03f03000000"},
-		{"fI of -0.1, 4294967295", codec.LayoutB, "\xcd\xcc\xcc\xbd", 1<<32 - 1, "cdccccbdffffffff"},
-		{"Lc0I of abcdefgh, 3", codec.LayoutC, "abcdefgh", 3, "0800000000000000616263646566676803000000"},
 		{"Lc0I of bytes, 66051", codec.LayoutC, "\x01\x02\x03\x04\x05\x06\x07\xff", 66051,
 			"080000000000000001020304050607ff03020100"},
-		{"Bc0I of abcdefgh, 3", codec.LayoutD1, "abcdefgh", 3, "08616263646566676803000000"},
-		{"Bc0I of 16 letters, 3", codec.LayoutD2, "abcdefghijklmnop", 3,
-			"106162636465666768696a6b6c6d6e6f7003000000"},
 		{"Bc0I of 16 letters, 4294967295", codec.LayoutD2, "abcdefghijklmnop", 1<<32 - 1,
 			"106162636465666768696a6b6c6d6e6f70ffffffff"},
-		{"Bc0I of hello, 256", codec.LayoutD, "hello", 256, "0568656c6c6f00010000"},
 		{"Bc0I of nothing, 1", codec.LayoutD, "", 1, "0001000000"},
 
 		// Would be layout D with an id of 3.
@@ -87,12 +81,10 @@ func TestAppend_RefusesAmbiguousMembers(t *testing.T) {
 	}{
 		{0, 16, codec.ErrUnknownLayout},
 		{codec.LayoutD + 1, 16, codec.ErrUnknownLayout},
-		{codec.LayoutB, 3, codec.ErrInvalidID},
 		{codec.LayoutB, 8, codec.ErrInvalidID},
 		{codec.LayoutC, 16, codec.ErrInvalidID},
 		{codec.LayoutD1, 16, codec.ErrInvalidID},
 		{codec.LayoutD2, 8, codec.ErrInvalidID},
-		{codec.LayoutD2, 0, codec.ErrInvalidID},
 		{codec.LayoutD, 3, codec.ErrInvalidID},
 		{codec.LayoutD, 8, codec.ErrInvalidID},
 		{codec.LayoutD, 16, codec.ErrInvalidID},
@@ -104,25 +96,8 @@ func TestAppend_RefusesAmbiguousMembers(t *testing.T) {
 	}
 }
 
-func TestLayoutString(t *testing.T) {
-	t.Parallel()
-	for layout, want := range map[codec.Layout]string{
-		0: "Layout(0)", codec.LayoutB: "B", codec.LayoutC: "C", codec.LayoutD1: "D1",
-		codec.LayoutD2: "D2", codec.LayoutD: "D", codec.LayoutD + 1: "Layout(6)",
-	} {
-		assert.Equal(t, want, layout.String())
-	}
-}
-
 func FuzzParse(f *testing.F) {
-	for _, member := range []string{
-		"", "\x00\x00\xc0?\x03\x00\x00\x00",
-		"\x08\x00\x00\x00\x00\x00\x00\x00abcdefgh\x03\x00\x00\x00",
-		"\x08abcdefgh\x03\x00\x00\x00",
-		"\x10abcdefghijklmnop\x03\x00\x00\x00",
-		"\x05hello\x00\x01\x00\x00",
-		"\x00\x01\x00\x00\x00",
-	} {
+	for _, member := range []string{"", "\x00\x00\xc0?\x03\x00\x00\x00", "\x08abcdefgh\x03\x00\x00\x00", "\x05hello\x00\x01\x00\x00"} {
 		f.Add(member)
 	}
 	f.Fuzz(func(t *testing.T, packed string) {
@@ -143,9 +118,7 @@ func FuzzParse(f *testing.F) {
 func FuzzAppend(f *testing.F) {
 	f.Add(uint8(codec.LayoutB), []byte("abcd"), uint32(1))
 	f.Add(uint8(codec.LayoutC), []byte("abcdefgh"), uint32(1<<32-1))
-	f.Add(uint8(codec.LayoutD1), []byte("abcdefgh"), uint32(3))
 	f.Add(uint8(codec.LayoutD2), []byte("abcdefghijklmnop"), uint32(0))
-	f.Add(uint8(codec.LayoutD), []byte("abc"), uint32(5))
 	f.Add(uint8(codec.LayoutD), []byte("an id that is longer"), uint32(5))
 	f.Fuzz(func(t *testing.T, layout uint8, id []byte, permits uint32) {
 		packed, err := codec.Append(nil, codec.Layout(layout), id, permits)

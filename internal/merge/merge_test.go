@@ -268,15 +268,6 @@ func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 	assert.Len(t, named, 1025, "those that it remembers, and what stands for the first")
 }
 
-// Of grants whose permits may go back none came before many that can't.
-func TestLog_LearnsLateThatPermitsMayGoBack(t *testing.T) {
-	t.Parallel()
-	p := newProgram(1000, time.Minute, 32+40)
-	p.grant(1, 0, merge.NewMember(p.draw(), 2))
-	_, named := p.mustName(t)
-	assert.Len(t, named, 41)
-}
-
 // What another attempt of a call may still merge, though this one's answer says no, is not merged otherwise.
 func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 	t.Parallel()
@@ -301,25 +292,4 @@ func TestCall_SurvivesAnyAnswer(t *testing.T) {
 		assert.NotPanics(t, func() { c.Answered(slices.Clip(numbers), time.Now(), false) }, numbers)
 		assert.NotPanics(t, func() { p.grant(40, 0, nil) }, numbers)
 	}
-}
-
-// Grants that have gone back are forgotten, however many: otherwise nothing else would be merged.
-func TestLog_ForgetsWhatHasGoneBack(t *testing.T) {
-	t.Parallel()
-	p := newProgram(1000, 64*time.Minute, 32)
-	for range 200 {
-		m := merge.NewMember(p.draw(), 2)
-		before := p.due
-		p.grant(1, time.Second, m)
-		require.NotNil(t, m.Add(&merge.Return{Permits: 2}))
-		m.Next()
-		m.WentBack(2, nil)
-		m.Next()
-		if p.due > before {
-			p.names(t, nil)
-		}
-	}
-	p.grant(20, time.Second, nil)
-	c, _ := p.Name(p.draw)
-	assert.NotEmpty(t, groups(t, c))
 }

@@ -105,17 +105,6 @@ func TestWorkspace_HasAllModules(t *testing.T) {
 
 func ours(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
 
-func TestVersionsPage_SaysHowToGetModules(t *testing.T) {
-	t.Parallel()
-	page := readText(t, "docs", "versions.md")
-	for _, m := range modules(t) {
-		if !m.program() && !m.command() {
-			assert.Contains(t, page, "`go get "+m.Module.Path+"`")
-		}
-	}
-	assert.Contains(t, page, "`go install "+module+"/cmd/rrl@latest`")
-}
-
 // What a module replaces counts in this repository only: users of the module get what it requires. go install refuses a
 // module that replaces or excludes others.
 func TestModules_RequireTheSame(t *testing.T) {
@@ -290,19 +279,6 @@ func TestBuilds_AreReproducible(t *testing.T) {
 		assert.Empty(t, run(t, dir, nil, "git", "status", "--porcelain"), "git does not ignore the builds")
 	}
 	assert.Equal(t, string(sums[0]), string(sums[1]))
-
-	// Go finds no commit in a worktree: a build must not be called a release then.
-	tree := filepath.Join(top, "tree")
-	run(t, filepath.Join(top, "a"), nil, "git", "worktree", "add", "-q", tree)
-	built := exec.CommandContext(t.Context(), "scripts/dist.sh", "dist", platform)
-	built.Dir = tree
-	said, err := built.CombinedOutput()
-	if err == nil {
-		said = []byte(run(t, tree, nil, filepath.Join(tree, "dist", "rrl-"+runtime.GOOS+"-"+runtime.GOARCH), "--version"))
-		assert.Contains(t, string(said), run(t, tree, nil, "git", "rev-parse", "HEAD"))
-		return
-	}
-	assert.Contains(t, string(said), "build in a clone, not in a worktree")
 }
 
 // published returns the environment of a user who has none of our modules, once the
@@ -419,7 +395,6 @@ func TestRelease_ChangesNothingIfACheckFails(t *testing.T) {
 		t.Skip("make release runs in a shell")
 	}
 	for name, c := range map[string]struct{ version, before, want string }{
-		"NoVersion":    {"", "", "usage: make release VERSION=v1.2.3"},
 		"NoSemver":     {"0.3", "", "usage: make release VERSION=v1.2.3"},
 		"SecondMajor":  {"v2.0.0", "", "usage: make release VERSION=v1.2.3"},
 		"NoBranch":     {"v0.3.0", "git checkout -q --detach", "no branch is checked out"},
@@ -447,18 +422,4 @@ func TestRelease_ChangesNothingIfACheckFails(t *testing.T) {
 			assert.Equal(t, before, state())
 		})
 	}
-}
-
-func TestRelease_TagsEachModule(t *testing.T) {
-	t.Parallel()
-	if runtime.GOOS == "windows" {
-		t.Skip("make release runs in a shell")
-	}
-	dir := t.TempDir()
-	clone(t, small(t), dir)
-	said, err := release(t, dir, "v0.3.0")
-	require.NoError(t, err, said)
-	assert.Contains(t, said, "git push --atomic origin main v0.3.0 cmd/rrl/v0.3.0 otellimit/v0.3.0\n")
-	assert.Equal(t, []string{"cmd/rrl/v0.3.0", "otellimit/v0.3.0", "v0.3.0"}, strings.Fields(run(t, dir, nil, "git", "tag", "--points-at", "HEAD")))
-	assert.NotContains(t, run(t, dir, nil, "git", "grep", "-h", module+" v", "--", "*go.mod", "*go.sum"), "v0.2.0")
 }
