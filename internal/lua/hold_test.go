@@ -33,7 +33,6 @@ func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 		"in time, settled before":            {600_000, settled(2), 0, "60000", 0, 2, 12},
 		"over, settled before":               {early + 10_000, settled(2), 0, "60000", -3, 2, 60},
 		"over":                               {early + 10_000, "", 0, "", -3, 3, 3},
-		"over, repeated":                     {early + 10_000, "", 0, "60000", -3, 3, 60},
 		"just over, repeated":                {early + 500, "", 0, "60000", -3, 3, 60},
 		"over, settled before, not a repeat": {early + 10_000, settled(3), 0, "", -3, 3, 3},
 	} {
@@ -82,21 +81,6 @@ func TestSettle_FindsReservationThoughItsCallTookLong(t *testing.T) {
 			answer, _ := l.until(SettleReservation, 6, with(reserved, 6), 1, other(0), 1010, 0, "", "", "", "", "")
 			assert.EqualValues(t, 2, answer)
 			l.check(500 + 1)
-		})
-	}
-}
-
-// After the server's clock went back a reservation is dated ahead. It is found too, though others have taken permits
-// off it.
-func TestSettle_FindsReservationDatedAhead(t *testing.T) {
-	t.Parallel()
-	for _, early := range []any{"", 1800_000} {
-		t.Run(fmt.Sprint("early ", early), func(t *testing.T) {
-			t.Parallel()
-			l := newRig(t, redistest.Redis(t), 10)
-			l.grant(row(l.now()+30_000, member(4)))
-			assert.EqualValues(t, 1, l.eval(SettleReservation, member(6), 3, other(0), 2000, 0, "", "", "", early))
-			l.check(3)
 		})
 	}
 }
@@ -198,59 +182,6 @@ func TestAcquire_RepeatFindsMemberAmongManyOfItsTime(t *testing.T) {
 			assert.EqualValues(t, 4, ask(5000))
 			l.check(1 + 300) // it takes nothing again
 		})
-	}
-}
-
-// Each of several limiters has a hold of its own. A repeat finds what the first attempt left in one of them, as written or
-// with fewer permits, among many grants since; if it left nothing, the repeat decides. All in as few steps as these need.
-func TestAcquireAll_RepeatFindsHeldMember(t *testing.T) {
-	t.Parallel()
-	const age, rows = int64(60_000), 3000
-	holds := []int64{600_000, 1800_000, 2 * hour}
-	for what, c := range map[string]struct {
-		left  int64 // permits of the member of the limiter that still has it
-		ago   int64 // ms
-		calls int
-	}{"as written": {3, 0, 2}, "with fewer permits": {1, 30_000, 20}, "it never ran": {0, 0, 30}} {
-		for place, hold := range holds {
-			t.Run(fmt.Sprint(what, ", ", place), func(t *testing.T) {
-				t.Parallel()
-				rdb, asked := redistest.Redis(t), member(3)
-				var all []*rig
-				joint := &rig{T: t, rdb: rdb}
-				for range holds {
-					l := newRig(t, rdb, 100_000)
-					now := l.now() - max(0, hour-hold)
-					l.grant(grants(rows, codec.LayoutD2, func(i int) int64 { return now - int64(i)*age/rows })...)
-					all, joint.keys = append(all, l), append(joint.keys, l.keys...)
-				}
-				ask := func(age any) ([]any, int) {
-					answer, calls := joint.until(AcquireAll, 4, asked, "3h600000 3h1800000 3h7200000", "f", age, "", "", "", "")
-					require.Len(t, answer, 1+3*6, "it is granted")
-					return answer.([]any), calls
-				}
-				if c.left > 0 {
-					granted, _ := ask("")
-					if place < 2 {
-						assert.Equal(t, []any{int64(0), int64(0), int64(100_000), int64(100_000 - rows), int64(1800_000), hour}, granted[7:13],
-							"all is back when the longest hold is over")
-					}
-					for i, l := range all {
-						at := l.rdb.ZScore(t.Context(), l.keys[3], asked).Val()
-						assert.InDelta(t, max(0, hour-holds[i]), float64(granted[0].(int64))-at, 0)
-						require.NoError(t, rdb.ZRem(t.Context(), l.keys[3], asked).Err())
-						if i == place {
-							require.NoError(t, rdb.ZAdd(t.Context(), l.keys[3], row(int64(at)-c.ago, with(asked, c.left))).Err())
-						}
-					}
-				}
-				_, calls := ask(age)
-				assert.LessOrEqual(t, calls, c.calls)
-				for _, l := range all {
-					assert.Equal(t, fmt.Sprint(100_000-rows-3), l.value(), "once")
-				}
-			})
-		}
 	}
 }
 
