@@ -170,9 +170,39 @@ func TestAcquire_GivesNewSetATimeToLive(t *testing.T) {
 		for _, key := range l.keys[:2] {
 			require.NoError(t, rdb.PExpire(t.Context(), key, time.Hour).Err())
 		}
-		require.Equal(t, int64(1), l.eval(Acquire, member(1)), "the fast path decides")
-		assert.Equal(t, time.Hour, rdb.PTTL(t.Context(), l.keys[3]).Val())
+		for range 2 { // the copy of a request takes nothing
+			require.Equal(t, int64(1), l.eval(Acquire, member(1)), "the fast path decides")
+			assert.Equal(t, time.Hour, rdb.PTTL(t.Context(), l.keys[3]).Val())
+			l.check(1)
+		}
+		require.NoError(t, rdb.PExpire(t.Context(), l.keys[3], 2*time.Hour).Err())
+		l.eval(Acquire, other(1))
+		assert.Equal(t, time.Hour, rdb.PTTL(t.Context(), l.keys[3]).Val(), "all have one")
 	})
+}
+
+// A batch is refused at once only if none of it fits, and each when the oldest member runs out.
+func TestAcquire_RefusesABatchAtOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		l, ago := newRig(t, rdb, 10), int64(60_000)
+		l.grant(row(l.now()-ago, with(memberOf(codec.LayoutD2, 1), 4)))
+		batch := func(first, second int) any {
+			return l.eval(Acquire, member(1), first+second, "", "", "", "", 0, first, 1, second, 1)
+		}
+		assert.Equal(t, ago-hour, batch(8, 9))
+		assert.EqualValues(t, 3, batch(9, 3).([]any)[2], "the smaller one fits")
+		assert.Len(t, batch(4, 8), 9, "the larger one waits longer")
+	})
+}
+
+// Who gives back learns no error if the limiter has gone.
+func TestGiveBack_OfALimiterThatHasGone(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	l := newRig(t, rdb, 3)
+	l.loses(l.keys...)
+	assert.Equal(t, int64(0), l.eval(GiveBack, member(3), 3, "", 1000, ""))
 }
 
 // The list holds the attempts that a repeat decided last, each of them whole:
