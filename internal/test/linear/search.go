@@ -125,42 +125,8 @@ func (h *History) until(moment int64) *History {
 	return &short
 }
 
-// String returns the calls, and how far they fit.
-func (h *History) String() string {
-	events, loose := h.events(noGuess)
-	if len(loose) > mostLoose {
-		return "no order of these calls gives these answers:\n" + h.List() + "  how far they fit is too much to try"
-	}
-	const limit = 5 * time.Second
-	_, info := porcupine.CheckEventsVerbose(searched(h.Start, loose, newSearchTime(limit)), events, limit)
-	var longest []porcupine.Operation
-	for _, some := range info.PartialLinearizationsOperations()[0] {
-		if len(some) > len(longest) {
-			longest = some
-		}
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "no order of these calls gives these answers:\n%s  as far as they fit:", h.List())
-	states := states{states: []State{h.Start}}
-	for _, o := range longest {
-		e, _ := o.Input.(effect)
-		states = states.follow(e, loose, newSearchTime(limit))
-		if e.kind != tickEffect && e.kind != announceEffect {
-			fmt.Fprintf(&text, " #%d", e.call)
-		}
-	}
-	var ends []string
-	for _, s := range states.states {
-		ends = append(ends, s.String())
-	}
-	slices.Sort(ends)
-	ends = slices.Compact(ends)
-	if len(ends) > 4 {
-		ends = append(ends[:3], "...")
-	}
-	fmt.Fprintf(&text, "; then %s", strings.Join(ends, ", or "))
-	return text.String()
-}
+// String returns the calls.
+func (h *History) String() string { return "no order of these calls gives these answers:\n" + h.List() }
 
 // List returns a line for each call, with the moments between which it was.
 func (h *History) List() string {
