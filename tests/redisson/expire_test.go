@@ -126,7 +126,18 @@ func TestConfig_AnyIntervalFailsNoCallHalfway(t *testing.T) {
 // one follow from the permits in use, whatever the value is.
 func TestLostConfig_PermitsInUseCount(t *testing.T) {
 	t.Parallel()
-	all := map[string]scenario{}
+	all := map[string]scenario{
+		// Members that have run out show nothing either: a Redisson would take the value for the free permits.
+		"all has run out": {cfg: every(50, hour), steps: []step{
+			take(1), wait(2 * minute), loseConfig, set(every(2, minute), keep), there(1), grants(2, 20),
+		}},
+		// A value that ends with a configuration that had a time to live is no window if it counts nothing: a Redisson
+		// that finds it gone, beside permits in use, would grant the whole rate.
+		"a value that counts nothing": {cfg: every(10, minute), steps: []step{
+			take(3), expire(2 * minute), release(3), wait(90 * second), loseConfig, trySet(true, every(10, minute)),
+			take(10), wait(45 * second), value(0), exists(true), there(3),
+		}},
+	}
 	for rate, free := range map[int64]int{15: 5, 5: 0} {
 		cfg := every(rate, minute)
 		for what, makeAnew := range map[string]step{

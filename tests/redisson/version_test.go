@@ -234,6 +234,20 @@ var windows = map[string]scenario{
 	"beside the limiter's end": {cfg: every(10, minute), steps: []step{
 		expire(hour), oldTakes(7), decides(1, 2, 0), valueEnds(minute), decides(1, 1, 0), valueEnds(minute), refuse(2), free(1), refuse(2),
 	}},
+	"what runs out beside it gives it nothing": {cfg: every(10, minute), steps: []step{
+		take(5), wait(50 * second), loseValue, oldTakes(8), take(1), wait(11 * second), free(1),
+	}},
+	// Its interval is all that the keep-alive time is: the limiter outlives the window.
+	"beside a keep-alive time": {cfg: every(100, minute), steps: []step{
+		oldTakes(93), loseConfig, trySet(true, keepAlive(100, minute, minute)), grants(7, 8), wait(50 * second), refuse(1), valueEnds(10 * second), wait(10*second + ms), free(100),
+	}},
+	"an end too far away comes nearer": {cfg: every(10, minute), version: windowed, steps: []step{
+		take(1), func(p *play) { require.NoError(p, p.rdb.PExpire(p.Context(), p.keys().Value, minute+ms).Err()) },
+		take(1), valueEnds(minute),
+	}},
+	"without an end when the limiter gets one": {cfg: every(10, minute), version: windowed, steps: []step{
+		take(3), func(p *play) { p.rdb.Persist(p.Context(), p.keys().Value) }, expire(hour), valueEnds(minute),
+	}},
 	// What the Client has in use ends before the window, but gives it nothing.
 	"when to ask again": {cfg: every(10, minute), steps: []step{take(5), wait(50 * second), loseValue, oldTakes(8), func(p *play) {
 		d := limitertest.Take(p, p.l, 5)
