@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # reliability.sh DIRECTORY MINUTES [SEED]: rounds of tests/chaos on each kind of servers, side by
-# side, for so many minutes, then the faults of our own that they must tell, then for as
-# long again rounds with Redisson alone and the same without it; keeps what they record in
+# side, for so many minutes, then the faults of our own that they must tell; keeps what they record in
 # DIRECTORY and writes the tables of docs/reliability.md from it. Records add up: an empty
 # directory begins anew. Fails if a test does.
 set -euo pipefail
@@ -24,9 +23,7 @@ for pid in "${running[@]}"; do
 done
 rm -f "$RRL_RESULTS/chaos-mutants.tsv"
 (cd tests/chaos && "$RRL_RESULTS/chaos.test" -test.timeout 20m -test.run TestMutants) || status=1
-(cd tests/chaos && "$RRL_RESULTS/chaos.test" -test.v -test.timeout 0 -test.run TestBesideRedisson \
-	-minutes "$minutes" -seed "$seed") >"$RRL_RESULTS/redisson.txt" 2>&1 || status=1
 rm -f "$RRL_RESULTS/chaos.test"
-grep -h -A 30 -e '--- FAIL' "$RRL_RESULTS"/{single,cluster,sentinel,redisson}.txt || true
+grep -h -A 30 -e '--- FAIL' "$RRL_RESULTS"/{single,cluster,sentinel}.txt || true
 go run ./internal/docs/reliability "$RRL_RESULTS"
 exit "$status"

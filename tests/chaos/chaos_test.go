@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
-	"iter"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/merge"
-	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -29,6 +28,12 @@ var (
 	onlyArena = flag.String("arena", "", "the only servers to use: "+strings.Join(arenas, ", "))
 )
 
+// All members of Clients are merged that may be, but those of limiters that are exact.
+func TestMain(m *testing.M) {
+	merge.Everything()
+	os.Exit(m.Run())
+}
+
 var arenas = []string{single, cluster, sentinel}
 
 // A run without a flag for more makes fewRounds, and up to mostRounds if they merged nothing:
@@ -38,16 +43,18 @@ const fewRounds, mostRounds = 2, 12
 func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	redistest.SkipShort(t, "real redis-servers")
 	logging.Disable()
-	t.Cleanup(jvms.close)
-	seed, started, sum := askedSeed(), servers{}, summary{}
-	for number := range askedRounds(fewRounds, mostRounds) {
+	t.Cleanup(closeJVMs)
+	seed, started := askedSeed(), map[string]*arena{}
+	for number := range askedRounds {
 		p := askedPlan(t, seed, number)
-		a := started.of(t, p.servers)
+		if started[p.servers] == nil {
+			started[p.servers] = startArena(t, p.servers)
+		}
+		a := started[p.servers]
 		before := runtime.NumGoroutine()
 		t.Run(fmt.Sprintf("round %d", number), func(t *testing.T) {
 			r := p.run(t, a)
 			r.record()
-			sum.add(r)
 			r.report()
 			if r.broken.Load() {
 				delete(started, p.servers)
@@ -58,7 +65,7 @@ func TestChaos(t *testing.T) { //nolint:paralleltest // it counts goroutines
 			break
 		}
 	}
-	t.Logf("-seed %d: %d members stand for others; %s", seed, merge.Merges.Load(), sum)
+	t.Logf("-seed %d: %d members stand for others", seed, merge.Merges.Load())
 	assert.True(t, *onlyRound > 0 || merge.Merges.Load() > 0, "nothing was merged")
 }
 
@@ -73,31 +80,17 @@ func askedArenas() []string {
 
 // askedRounds yields the numbers of rounds: a few, and more until the time is over, and until
 // members were merged, but then no more than most.
-func askedRounds(few, most int) iter.Seq[int] {
+func askedRounds(yield func(int) bool) {
+	if *onlyRound > 0 {
+		yield(*onlyRound)
+		return
+	}
 	until := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
-	return func(yield func(int) bool) {
-		if *onlyRound > 0 {
-			yield(*onlyRound)
+	for n := 1; n <= fewRounds || time.Now().Before(until) || n <= mostRounds && merge.Merges.Load() == 0; n++ {
+		if !yield(n) {
 			return
 		}
-		for number := 1; number <= few || time.Now().Before(until) || number <= most && merge.Merges.Load() == 0; number++ {
-			if !yield(number) {
-				return
-			}
-		}
 	}
-}
-
-// servers are those that rounds have had so far.
-type servers map[string]*arena
-
-// of starts servers of that kind, if there are none.
-func (s servers) of(t *testing.T, name string) *arena {
-	t.Helper()
-	if s[name] == nil {
-		s[name] = startArena(t, name)
-	}
-	return s[name]
 }
 
 // askedPlan is a round's plan, without Redisson if this machine lacks it.
@@ -112,123 +105,7 @@ func askedPlan(t *testing.T, seed uint64, number int) *plan {
 	return p
 }
 
-// summary is how often there was what in a run, by what it is: calls, faults and so on.
-type summary map[string]map[string]int
-
-func (s summary) count(kind, what string) {
-	if s[kind] == nil {
-		s[kind] = map[string]int{}
-	}
-	s[kind][what]++
-}
-
-func (s summary) add(r *round) {
-	s.count("rounds", r.servers)
-	for _, e := range r.events {
-		s.count("faults", e.kind)
-	}
-	for i := range r.orders {
-		s.count("orders of calls found", r.orders[i].found())
-	}
-	for i := range r.calls {
-		s.count("answers", r.calls[i].result())
-		if r.calls[i].Lasts > 0 {
-			s.count("overrides", r.calls[i].result())
-		}
-	}
-}
-
-func (s summary) String() string {
-	var text strings.Builder
-	for _, kind := range sorted(s) {
-		all := 0
-		for _, n := range s[kind] {
-			all += n
-		}
-		fmt.Fprintf(&text, "\n%d %s:", all, kind)
-		for _, what := range sorted(s[kind]) {
-			fmt.Fprintf(&text, "\n%8d  %s", s[kind][what], what)
-		}
-	}
-	return text.String()
-}
-
 func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
-
-// newBesidePlan is a round that programs with Redisson, or with this package, make alone:
-// the same limiters, calls and faults either way. No fault loses data, or doubles requests,
-// which no network does.
-func newBesidePlan(seed uint64, number int, arenas []string, redisson string) *plan {
-	p := newPlan(seed, number, arenas)
-	p.beside, p.redisson = true, redisson
-	if p.mood == losing || p.mood == stepping {
-		p.mood = lossy
-	}
-	p.faults = slices.DeleteFunc(p.faults, func(f *fault) bool { return f.mood == losing || f.mood == stepping })
-	p.weather = slices.DeleteFunc(p.weather, func(w *weather) bool { return w.name == doubledRequest })
-	draw := p.draw("beside")
-	p.limiters, p.clients = nil, nil
-	for i := range 3 {
-		// A failover may bring back what the other round left.
-		l := drawLimiter(draw, fmt.Sprintf("{b%d:%d:%s}", number, i, redisson), overall)
-		l.redisson, l.mints = redisson, draw.IntN(2) == 0
-		p.limiters = append(p.limiters, l)
-	}
-	for i := range redissonWorkers {
-		p.clients = append(p.clients, clientPlan{
-			name: fmt.Sprintf("b%d", i+1), redis: "defaults", redisson: redisson, process: true,
-			callTimeout: time.Duration(600+draw.IntN(900)) * time.Millisecond, callers: 8, pause: 3 * time.Millisecond,
-		})
-	}
-	if !slices.Contains(p.faults, processKilled) {
-		p.faults = append(p.faults, processKilled)
-	}
-	return p
-}
-
-// drawOperation draws a call: where Redisson is measured too, one that it has.
-func (p *plan) drawOperation(draw *rand.Rand, l *limiter) op.Op {
-	if p.beside {
-		return p.drawJavaOperation(draw, l)
-	}
-	return drawOperation(draw, l)
-}
-
-// TestBesideRedisson makes rounds twice, with the newest Redisson alone and with this
-// package alone, and records the figures of both. What Redisson's calls come to is no
-// fault of ours, so nothing is checked of it. It takes -minutes.
-func TestBesideRedisson(t *testing.T) { //nolint:paralleltest // it would slow down what it measures
-	redistest.SkipShort(t, "real redis-servers, and JVMs")
-	if *minutes == 0 {
-		t.Skip("it takes -minutes")
-	}
-	logging.Disable()
-	t.Cleanup(jvms.close)
-	seed, started := askedSeed(), servers{}
-	for number := range askedRounds(0, 0) {
-		for _, redisson := range []string{newestRedisson, ""} {
-			p := newBesidePlan(seed, number, askedArenas(), redisson)
-			if !prepareRedisson(t, p) {
-				t.Skip("it takes Java")
-			}
-			a := started.of(t, p.servers)
-			t.Run(fmt.Sprintf("round %d with %q", number, redisson), func(t *testing.T) {
-				r := p.run(t, a)
-				if r.broken.Load() {
-					delete(started, p.servers)
-					return
-				}
-				r.recordRedisson()
-				if redisson == "" {
-					r.report()
-				}
-			})
-		}
-		if t.Failed() {
-			break
-		}
-	}
-}
 
 // What servers a round can be on.
 const (
@@ -316,7 +193,7 @@ func startArena(t *testing.T, name string) *arena {
 		t.Fatalf("there is no arena %q", name)
 	}
 	a.known = a.masters(t)
-	a.route = route{Servers: name, Addrs: a.addrs()}
+	a.route.Servers, a.route.Addrs = name, a.addrs()
 	if a.sentinel != nil {
 		a.route.Master, a.route.Addrs = a.sentinel.Watch()
 	}

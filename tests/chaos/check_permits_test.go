@@ -1,18 +1,11 @@
 package chaos_test
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"sort"
-	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
-	"github.com/stretchr/testify/require"
-
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/test/linear"
 	"github.com/rratelimiter/rratelimiter/internal/test/op"
 )
 
@@ -24,7 +17,7 @@ import (
 //   - at most what was granted or may have been, less what was certainly given back; more
 //     would mean that permits got lost. That is unknown if Redis lost data, since a repeat can
 //     take again what was lost, and for leases if any call got lost: it is unknown how many
-//     a lease had. If a process was killed, that is what its calls of that moment may have
+//     a lease had. If a Client was killed, that is what its calls of that moment may have
 //     been granted, and what a lease may hold.
 //
 // A Reset frees what is in use when it happens, and what callers release of that later
@@ -45,8 +38,6 @@ func (r *round) checkCount(p *pool, s *state) {
 			maybe += c.Permits
 		case over > 0 && c.Name == op.Release:
 			maybeBack += c.Permits
-		case c.Name == op.Release && c.Redisson != "":
-			maybeBack += c.Permits // to the value, if it leaves the members
 		case c.Name == op.Release && c.Outcome == op.Done:
 			back += c.Permits
 		case c.Name == op.Release && c.of(op.Unknown, op.Killed):
@@ -65,7 +56,7 @@ func (r *round) checkCount(p *pool, s *state) {
 			"granted %d, maybe %d more; given back %d, maybe %d more; lost by Redis %d\n%v",
 			s.inUse, low, sure, maybe, back, maybeBack, lost, s)
 	}
-	if most := r.highest(p.limiter) + lost + r.minted(p) + charged; sure-back-maybeBack > most {
+	if most := r.highest(p.limiter) + lost + charged; sure-back-maybeBack > most {
 		r.violatePool(p, check, "callers hold %d permits, of %d at most", sure-back-maybeBack, most)
 	}
 	if r.damaged(p.limiter) || p.lease > 0 && !exact {
@@ -76,6 +67,33 @@ func (r *round) checkCount(p *pool, s *state) {
 			"granted %d, maybe %d more; given back %d, maybe %d more\n%v",
 			s.inUse, high, sure, maybe, back, maybeBack, s)
 	}
+}
+
+// died notes a Client that was killed. Calls that had been answered before the moment had all been
+// given back what they left.
+func (r *round) died(id string, moment time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dead[id] = moment
+}
+
+// cutOff reports whether the call may have left permits in use that no caller knows of,
+// since its Client was killed before it could give them back, or during the call.
+func (r *round) cutOff(p *pool, c *call) bool {
+	if c.Outcome == op.Killed {
+		return true
+	}
+	moment, dead := r.dead[c.Client]
+	return dead && p.mayKeep(c) && c.End > moment
+}
+
+// strandedLeases is how many permits the leases of Clients that were killed may have held:
+// one in use and one asked for.
+func (r *round) strandedLeases(l *limiter) int64 {
+	if l.lease == 0 {
+		return 0
+	}
+	return 2 * int64(len(r.dead)) * l.leased()
 }
 
 // resets tells of the pool's Resets when the last that was answered began, and when all
@@ -178,9 +196,9 @@ func sums(all []change) func(time.Duration) int64 {
 // and by the millisecond in which a grant is dated. This can't see grants of calls that
 // lie across the span's ends.
 func (r *round) checkWindows(p *pool) {
-	if worst := r.worstSpan(p); worst.sum > worst.allowed+r.minted(p) {
+	if worst := r.worstSpan(p); worst.sum > worst.allowed {
 		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most",
-			worst.sum, worst.length, millis(worst.start), worst.allowed+r.minted(p))
+			worst.sum, worst.length, millis(worst.start), worst.allowed)
 	}
 }
 
@@ -261,196 +279,4 @@ func (r *round) allowance(p *pool, length time.Duration) int64 {
 		return most + refills*p.refill
 	}
 	return most
-}
-
-// orderTime is how long an order of a limiter's calls is searched for, about.
-const orderTime = 700 * time.Millisecond
-
-// orderCheck is the name of a check whose violations tell all calls that matter.
-const orderCheck = "order"
-
-// checkOrder has the model of a limiter look for an order of its calls that explains all
-// answers. It does so if nothing is lost and nothing comes back by itself, for the calls that
-// ask Redis each time; where a limiter gets its rate from the first one that asks, not of those
-// that are also asked for together with others. Redisson's calls are not in the model.
-//
-// If the search takes too long, it leaves out the calls after some point, or all.
-func (r *round) checkOrder(p *pool, s *state) {
-	switch {
-	case r.mood == losing || r.mood == stepping || r.damaged(p.limiter) || r.mixed(p):
-		return
-	case p.kind != overall && p.kind != keyed || !p.counted() || p.lease > 0 || p.refusals:
-		return
-	case p.brings() && len(p.family) > 0:
-		return
-	}
-	h := r.historyOf(p, s)
-	result, ordered := h.Check(orderTime)
-	r.orders = append(r.orders, order{p.kind, result, len(h.Records), ordered})
-	if result == porcupine.Illegal {
-		r.violatePool(p, orderCheck, "%v", h)
-	}
-}
-
-// An order is the result of the search for one.
-type order struct {
-	kind    kind
-	result  porcupine.CheckResult
-	calls   int
-	ordered int // the first ones, that have an order
-}
-
-// found tells in a word how far an order was found.
-func (o *order) found() string {
-	switch {
-	case o.result == porcupine.Illegal:
-		return "none"
-	case o.result == porcupine.Ok:
-		return "whole"
-	case o.ordered > 0:
-		return "part"
-	}
-	return "undecided"
-}
-
-// brings reports whether handles give the limiter its rate.
-func (l *limiter) brings() bool { return l.byDefault || l.kind == keyed }
-
-// historyOf returns the calls on the limiter as the model takes them, and what is free
-// when they are over.
-func (r *round) historyOf(p *pool, s *state) *linear.History {
-	h := &linear.History{About: p.limiter.String(), Phantom: true}
-	if !p.brings() {
-		h.Start = linear.Full(p.config.Rate, p.config.Interval.Milliseconds())
-	}
-	moment, reserved := r.moments(p), map[string]int{}
-	for i, c := range p.made {
-		if c.Name == op.Reserve {
-			reserved[c.Reservation] = i + 1
-		}
-	}
-	for i, c := range p.made {
-		record, some := r.recordOf(p, c)
-		if !some {
-			continue
-		}
-		record.Began, record.Ended = moment(c.Start), moment(c.End)
-		record.Reservation = reserved[c.Reservation]
-		if c.Lasts > 0 {
-			record.Override = i + 1
-			h.Records = append(h.Records, endOf(record, c, moment))
-		}
-		h.Records = append(h.Records, record)
-	}
-	slices.SortStableFunc(h.Records, func(a, b linear.Record) int { return cmp.Compare(a.Began, b.Began) })
-	if rate, err := s.config.Field("rate"); err == nil {
-		last := linear.Record{Call: linear.Call{Op: available}, Final: true}
-		last.Outcome, last.Free = op.Done, max(0, rate-s.inUse)
-		last.Began, last.Ended = moment(r.now()), moment(r.now())+1
-		h.Records = append(h.Records, last)
-	}
-	for i := range h.Records {
-		h.Records[i].Number = i + 1
-	}
-	return h
-}
-
-// endOf returns the end of an override, which the server's clock brings in whole milliseconds after it was set.
-// It may come between the moment before the first at which it can have come and that moment.
-func endOf(override linear.Record, c *call, moment func(time.Duration) int64) linear.Record {
-	end := override
-	end.Name, end.Began, end.Ended = linear.End, moment(c.Start+c.Lasts-time.Millisecond)-1, moment(c.End+c.Lasts+time.Millisecond)+1
-	return end
-}
-
-func TestHistoryOf_OverrideMayEndWhileCallThatSeesItsEndIsOnItsWay(t *testing.T) {
-	t.Parallel()
-	config, override := rratelimiter.Config{Rate: 9, Interval: time.Hour}, rratelimiter.Config{Rate: 5, Interval: time.Hour}
-	p := &pool{limiter: &limiter{name: "l", config: config}}
-	p.made = []*call{
-		{Op: op.Op{Name: op.Set, Config: override, Keep: true, Lasts: 9 * time.Millisecond}, Answer: op.Answer{Outcome: op.Done, OK: true}, End: 1},
-		{Op: op.Op{Name: op.Available}, Answer: op.Answer{Outcome: op.Done, Free: 9}, Start: 2, End: 9 * time.Millisecond},
-	}
-	p.calls = p.made
-	r := &round{began: time.Now()}
-	result, _ := r.historyOf(p, &state{}).Check(orderTime)
-	require.Equal(t, porcupine.Ok, result)
-}
-
-// moments returns what counts the moments at which calls began and ended.
-func (r *round) moments(p *pool) func(time.Duration) int64 {
-	var all []time.Duration
-	for _, c := range p.calls {
-		all = append(all, c.Start, c.End)
-	}
-	slices.Sort(all)
-	return func(at time.Duration) int64 {
-		i, _ := slices.BinarySearch(all, at)
-		return int64(i)
-	}
-}
-
-// recordOf returns a call as the model takes it, if it has it.
-func (r *round) recordOf(p *pool, c *call) (record linear.Record, some bool) {
-	if !linear.Has(c.Name) {
-		return record, false
-	}
-	record.Op, record.Answer = c.Op, c.Answer
-	record.Permits, record.Keep = c.asks(p.name), c.Keep || c.Lasts > 0
-	record.Limit = 0 // figures are of Redis's moment, and what is doubtful here is a guess
-	record.Client = slices.IndexFunc(r.clients, func(plan clientPlan) bool { return plan.name == c.Worker })
-	if p.brings() {
-		if c.Config.Rate == 0 && c.Name != op.Release {
-			record.ByDefault, record.Config = true, p.config
-		}
-		if c.Lasts > 0 {
-			record.Base = p.config.Rate
-		}
-	}
-	if c.Outcome == op.Killed && c.Timeout == 0 {
-		record.Timeout = c.Ends // over before the process was, it may have been given back
-	}
-	record.Doubts = r.doubts(c)
-	record.Outcome = outcomeOf(c, record.Doubts > 0)
-	return record, true
-}
-
-// outcomeOf returns a call's outcome as the model takes it.
-func outcomeOf(c *call, doubtful bool) op.Outcome {
-	// What a call that waited was granted too late is given back behind its back.
-	late := c.takes() && c.Waits()
-	switch {
-	case late && (c.refused() && doubtful || c.of(op.Closed, op.Unavailable)):
-		return op.Gone
-	case c.Outcome == op.Closed, c.Outcome == op.Killed && (c.Name == op.Available || c.Name == op.Peek):
-		return op.Unavailable
-	case c.of(op.Killed, op.Failed):
-		return op.Unknown
-	}
-	return c.Outcome
-}
-
-// doubts returns how many requests of the call may have gone without an answer: no more
-// than there was reason to repeat it.
-func (r *round) doubts(c *call) (doubts int) {
-	took := c.End - c.Start
-	for _, plan := range r.clients {
-		if plan.name == c.Worker && took > plan.callTimeout/4 {
-			doubts++
-		}
-	}
-	if r.mood == gentle {
-		return doubts
-	}
-	for i := range r.events {
-		e := &r.events[i]
-		if e.kind == contextEnded || e.kind == clientClosed || e.start > c.End || e.end < c.Start {
-			continue
-		}
-		ofOthers := slices.ContainsFunc(r.clients, func(plan clientPlan) bool { return e.text == plan.name && plan.name != c.Worker })
-		if !ofOthers {
-			doubts++
-		}
-	}
-	return doubts
 }

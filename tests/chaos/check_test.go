@@ -2,7 +2,6 @@ package chaos_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -22,7 +20,6 @@ import (
 // check looks at all that the round's records and the servers tell, once all is quiet.
 func (r *round) check() {
 	r.checkAnswers()
-	r.checkOverrides()
 	for _, l := range r.limiters {
 		for _, pool := range r.pools(l) {
 			s, err := l.read(r.t.Context(), r.admin, pool.id)
@@ -31,12 +28,11 @@ func (r *round) check() {
 				continue
 			}
 			r.checkState(pool, s)
-			if l.wild || r.mixed(pool) && r.damaged(l) {
+			if r.mixed(pool) && r.damaged(l) {
 				continue
 			}
 			if l.counted() {
 				r.checkCount(pool, s)
-				r.checkOrder(pool, s)
 			} else {
 				r.checkWindows(pool)
 			}
@@ -47,39 +43,13 @@ func (r *round) check() {
 	}
 }
 
-// checkOverrides waits until all overrides are over, and checks that the next call ends them. A request without an answer
-// may have come after its call, but no later than all came to rest.
-func (r *round) checkOverrides() {
-	client := rratelimiter.New(r.admin, rratelimiter.WithCallTimeout(time.Minute))
-	var over time.Duration
-	for i := range r.calls {
-		c := &r.calls[i]
-		set := c.End
-		if c.Outcome != op.Done {
-			set = r.now()
-		}
-		over = max(over, set+c.Lasts)
-	}
-	time.Sleep(over - r.now() + 2*time.Millisecond)
-	for _, l := range r.limiters {
-		if !l.overrides || !waitable(l) {
-			continue
-		}
-		o, there, err := client.RateLimiter(l.name).Override(r.t.Context())
-		if r.mood != stepping && (there || err != nil && !errors.Is(err, rratelimiter.ErrNotInitialized)) {
-			r.violate("override", l.name, "it has not ended: %v, %v", o, err)
-		}
-	}
-	require.NoError(r.t, client.Close(r.t.Context()))
-}
-
 // A pool is a limiter, or one Client's part if each has permits of its own, and the calls that
-// asked for its permits or changed it: as they were made, and as they count.
+// asked for its permits or changed it, as they count.
 type pool struct {
 	*limiter
 
-	id          string // of the Client; empty if all share
-	made, calls []*call
+	id    string // of the Client; empty if all share
+	calls []*call
 }
 
 func (p *pool) String() string {
@@ -104,7 +74,7 @@ func (r *round) pools(l *limiter) []*pool {
 		}
 		for _, p := range all {
 			if p.id == "" || p.id == c.Client {
-				p.made, p.calls = append(p.made, c), append(p.calls, c.counted(l.name))
+				p.calls = append(p.calls, c.counted(l.name))
 			}
 		}
 	}
@@ -200,7 +170,7 @@ func (r *round) checkAnswers() {
 func (r *round) mayBeMissing(c *call) bool {
 	return slices.ContainsFunc(c.Limiters, func(name string) bool {
 		l := r.limiter(name)
-		return l.wild || l.config.KeepAlive > 0 || r.damaged(l) || l.byDefault && !c.takes()
+		return l.config.KeepAlive > 0 || r.damaged(l) || l.byDefault && !c.takes()
 	})
 }
 
@@ -232,7 +202,7 @@ func (r *round) text() string {
 		}
 		reported[about] = true
 		fmt.Fprintf(&text, "\n\n%s: %s", v.check, v.text)
-		if l := r.limiter(v.limiter); l != nil && !reported[whose] && v.check != orderCheck {
+		if l := r.limiter(v.limiter); l != nil && !reported[whose] {
 			reported[whose] = true
 			fmt.Fprintf(&text, "\n%v\n%s", l, r.history(l, v.client, v.at))
 		}
@@ -277,39 +247,13 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 	return text.String()
 }
 
-// Programs with Redisson bring faults of their own, which are counted, and not ours. If its
-// answer got lost, its release is sent again, and gives back again; it leaves the members too,
-// so permits come back twice. Its updateRate forgets permits in use beyond a lower rate. An
-// acquire that came twice would take permits twice for one member.
-//
-// Of a limiter that they use the checks look at all but the sum of value and members, and at
-// refusals: grants, ours and theirs together, are bounded by the rate, and by minted more;
-// members are those of permits that callers hold. If Redis lost keys, Redisson grants what it
-// then finds, and nothing is checked.
+// Of a limiter that programs with Redisson use the checks look at all but the sum of value and members, and at refusals:
+// grants, ours and theirs together, are bounded by the rate; members are those of permits that callers hold. If Redis lost
+// keys, Redisson grants what it then finds, and nothing is checked.
 
 // mixed reports whether programs with Redisson may have asked for the pool's permits.
 func (r *round) mixed(p *pool) bool {
 	return p.redisson != "" && (p.kind == overall || r.javaIDs[p.id])
-}
-
-// minted is how many permits calls of Redisson may have set free that are in use: each of
-// the three attempts at a release gives back, and the members that it leaves do once more;
-// an update may forget all.
-func (r *round) minted(p *pool) (sum int64) {
-	const attempts = 3
-	if !r.mixed(p) {
-		return 0
-	}
-	for _, c := range p.calls {
-		switch {
-		case c.Redisson == "":
-		case c.Name == op.Release:
-			sum += attempts * c.Permits
-		case c.Name == op.Update:
-			sum += r.highest(p.limiter)
-		}
-	}
-	return sum
 }
 
 // checkState checks what Redis holds of a limiter at any moment, since each script is
@@ -341,8 +285,8 @@ func (r *round) checkState(p *pool, s *state) {
 }
 
 func (r *round) checkSum(p *pool, s *state, rate int64) {
-	exact := !p.ownType(s)
-	if p.kind == perClient && (p.wild || r.rateChanged(p.limiter)) {
+	exact := true
+	if p.kind == perClient && r.rateChanged(p.limiter) {
 		rate, exact = r.highest(p.limiter), false
 	}
 	if p.kind == perClient && p.overrides && !s.pair.HasValue {
@@ -351,13 +295,6 @@ func (r *round) checkSum(p *pool, s *state, rate int64) {
 	if why := s.pair.Broken(rate, exact); why != "" && !r.damaged(p.limiter) {
 		r.violatePool(p, "sum", "%s\n%v", why, s)
 	}
-}
-
-// ownType reports whether a limiter is of the other type at the moment, so that no one looks
-// at this pair.
-func (p *pool) ownType(s *state) bool {
-	kind, err := s.config.Field("type")
-	return err != nil || (kind == 1) != (p.kind == perClient)
 }
 
 // checkLives: a time to live of the config is one of value and set too, and none is none;
@@ -460,19 +397,14 @@ func (r *round) checkConnections() {
 // checkGoroutines waits until there are no more goroutines than before the round.
 func checkGoroutines(t *testing.T, p *plan, before int) {
 	t.Helper()
-	if err := awaitGoroutines(before); err != nil {
-		t.Errorf("-seed %d -round %d: %v", p.seed, p.number, err)
-	}
-}
-
-func awaitGoroutines(before int) error {
 	for until := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(until) {
 			stacks := make([]byte, 1<<20)
-			return fmt.Errorf("%d goroutines, and %d before:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+			t.Errorf("-seed %d -round %d: %d goroutines, and %d before:\n%s",
+				p.seed, p.number, runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+			return
 		}
 	}
-	return nil
 }
 
 // state is what Redis holds of a limiter, or of one client's part if each has its own.

@@ -26,8 +26,8 @@ type clientPlan struct {
 	callTimeout time.Duration
 	callers     int
 	pause       time.Duration // a caller's, between calls, at most
-	process     bool          // they are in a process of their own, which may be killed
-	redisson    string        // the release of Redisson that it has instead, in a JVM of its own
+	mortal      bool          // they may be killed
+	redisson    string        // the release of Redisson that they have instead, in a JVM of its own
 }
 
 // redisOptions are the go-redis configurations that Clients have.
@@ -39,9 +39,7 @@ var redisOptions = map[string]redis.UniversalOptions{
 	"small, keeps deadlines": {PoolSize: 3, ContextTimeoutEnabled: true, ReadTimeout: 500 * time.Millisecond},
 }
 
-// A worker is one program: who makes its calls, and the proxies that all it sends goes
-// through. The proxies, and what they do to it, are the round's own; who makes the calls
-// may be elsewhere.
+// A worker is one program: who makes its calls, and the proxies that all it sends goes through.
 type worker struct {
 	clientPlan
 
@@ -59,16 +57,10 @@ type crew interface {
 	current() string
 	// replace closes the Client, once callers have another one.
 	replace() (old string, err error)
+	// kill ends the program in the middle of its calls, and has another one take over; not all can.
+	kill() (left string)
 	// leave closes the last Client and all connections. No call may be under way.
 	leave() error
-}
-
-// A journal is the file in which a crew writes down what it does.
-type journal interface {
-	// born notes a Client before its first call.
-	born(id string)
-	// begin notes a call that is about to be made; call end with its answer.
-	begin(c *call) (end func(c call))
 }
 
 func newWorker(r *round, plan clientPlan) *worker {
@@ -79,37 +71,64 @@ func newWorker(r *round, plan clientPlan) *worker {
 		w.proxies[addr] = redistest.StartProxy(r.t, addr)
 		to.Instead[addr] = w.proxies[addr].Addr()
 	}
-	switch {
-	case plan.redisson != "":
+	if plan.redisson != "" {
 		w.crew = newJavaCrew(r, plan, to)
-	case plan.process && r.hook == nil:
-		w.crew = newProcessCrew(r, plan, to)
-	default:
-		w.crew = newGoCrew(&r.plan, plan, "", to, r.began, r)
+	} else {
+		w.crew = newGoCrew(r, plan, to)
 	}
 	return w
 }
 
 // A route is how the servers are reached.
 type route struct {
-	Servers string            `json:"servers"`          // which arena
-	Addrs   []string          `json:"addrs"`            // that a client gets: the Sentinels', if there are any
-	Master  string            `json:"master,omitempty"` // the name that Sentinels have for the master
-	Instead map[string]string `json:"instead"`          // where to go in place of a server's address
+	redistest.Route
+
+	Instead map[string]string // where to go in place of a server's address
+}
+
+// A network connects a program with the servers. Once it is down it stays so, and for them it is as if the program were
+// killed: its connections end, and nothing more comes of what it does.
+type network struct {
+	route
+
+	mu    sync.Mutex
+	conns []net.Conn
+	down  bool
+}
+
+func (n *network) dial(ctx context.Context, kind, addr string) (net.Conn, error) {
+	if proxy := n.Instead[addr]; proxy != "" {
+		addr = proxy
+	}
+	dialer := net.Dialer{Timeout: 5 * time.Second}
+	conn, err := dialer.DialContext(ctx, kind, addr)
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.down {
+		return nil, errors.Join(net.ErrClosed, conn.Close())
+	}
+	n.conns = append(n.conns, conn)
+	return conn, nil
+}
+
+func (n *network) end() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = true
+	for _, conn := range n.conns {
+		_ = conn.Close()
+	}
 }
 
 // connect returns a client of the options.
-func (to route) connect(opt redis.UniversalOptions) redistest.Client {
-	opt.Addrs, opt.MasterName = to.Addrs, to.Master
+func (n *network) connect(opt redis.UniversalOptions) redistest.Client {
+	opt.Addrs, opt.MasterName = n.Addrs, n.Master
 	opt.ClientName = roundConnection
-	opt.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if proxy := to.Instead[addr]; proxy != "" {
-			addr = proxy
-		}
-		dialer := net.Dialer{Timeout: 5 * time.Second}
-		return dialer.DialContext(ctx, network, addr)
-	}
-	switch to.Servers {
+	opt.Dialer = n.dial
+	switch n.Servers {
 	case cluster:
 		return redis.NewClusterClient(opt.Cluster())
 	case sentinel:
@@ -122,14 +141,12 @@ func (to route) connect(opt redis.UniversalOptions) redistest.Client {
 type goCrew struct {
 	clientPlan
 
-	plan    *plan
-	life    string // which of the worker's processes this is; empty in the test's own
-	began   time.Time
-	journal journal
+	r       *round
+	network *network
 	rdb     redistest.Client
 	party   atomic.Pointer[party]
-	births  int         // parties so far
-	closing atomic.Bool // one of them is being closed
+	births  int      // parties so far
+	dead    []func() // closes what was killed
 }
 
 // A party is one Client and what its callers hold.
@@ -138,31 +155,19 @@ type party struct {
 	client      *rratelimiter.Client
 	handles     map[string]*handle
 	callTimeout time.Duration
-	closing     *atomic.Bool
+	killed      atomic.Bool
 	inline      bool // a cancelled context may be noticed with the answer only
 
 	mu       sync.Mutex
 	held     map[string]int64
 	reserved map[string][]reservation // by the limiter, not settled
-	births   int                      // of reservations
 }
 
 // A reservation is one that callers hold.
 type reservation struct {
 	*rratelimiter.Reservation
 
-	name    string // of it alone
 	permits int64
-}
-
-// reserve keeps a reservation until it is settled, and returns its name.
-func (p *party) reserve(limiter string, permits int64, r *rratelimiter.Reservation) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.births++
-	name := fmt.Sprint(p.id, "#", p.births)
-	p.reserved[limiter] = append(p.reserved[limiter], reservation{r, name, permits})
-	return name
 }
 
 // toSettle has the call settle one of the reservations, if there is one, or renew it.
@@ -174,7 +179,7 @@ func (p *party) toSettle(c *call, draw *rand.Rand) bool {
 		return false
 	}
 	i := draw.IntN(len(all))
-	c.reserved, c.Reservation, c.Permits = all[i].Reservation, all[i].name, all[i].permits
+	c.reserved, c.Permits = all[i].Reservation, all[i].permits
 	if c.Name == op.Renew {
 		return true
 	}
@@ -183,36 +188,41 @@ func (p *party) toSettle(c *call, draw *rand.Rand) bool {
 	return true
 }
 
-func newGoCrew(p *plan, who clientPlan, life string, to route, began time.Time, j journal) *goCrew {
-	w := &goCrew{clientPlan: who, plan: p, life: life, began: began, journal: j, rdb: to.connect(redisOptions[who.redis])}
-	if p.hook != nil {
-		w.rdb.AddHook(p.hook(w))
-	}
+func newGoCrew(r *round, plan clientPlan, to route) *goCrew {
+	w := &goCrew{clientPlan: plan, r: r}
+	w.connect(to)
 	w.next()
 	return w
+}
+
+func (w *goCrew) connect(to route) {
+	w.network = &network{route: to}
+	w.rdb = w.network.connect(redisOptions[w.redis])
+	if w.r.hook != nil {
+		w.rdb.AddHook(w.r.hook)
+	}
 }
 
 // next makes callers use another Client from now on and returns the previous one.
 func (w *goCrew) next() *party {
 	w.births++
 	p := &party{
-		id:          fmt.Sprintf("%s%s.%d", w.name, w.life, w.births),
+		id:          fmt.Sprintf("%s.%d", w.name, w.births),
 		handles:     map[string]*handle{},
 		callTimeout: w.callTimeout,
-		closing:     &w.closing,
 		inline:      redisOptions[w.redis].ContextTimeoutEnabled,
 		held:        map[string]int64{},
 		reserved:    map[string][]reservation{},
 	}
 	opts := []rratelimiter.Option{rratelimiter.WithClientID(p.id), rratelimiter.WithCallTimeout(w.callTimeout)}
-	if w.plan.redisson != "" {
-		opts = append(opts, rratelimiter.WithRedissonVersion(w.plan.redisson))
+	if w.r.redisson != "" {
+		opts = append(opts, rratelimiter.WithRedissonVersion(w.r.redisson))
 	}
 	p.client = rratelimiter.New(w.rdb, opts...)
-	for _, l := range w.plan.limiters {
+	for _, l := range w.r.limiters {
 		p.handles[l.name] = l.handle(p.client)
 	}
-	w.journal.born(p.id)
+	w.r.born(p.id)
 	return w.party.Swap(p)
 }
 
@@ -223,7 +233,25 @@ func (w *goCrew) replace() (old string, err error) {
 	return p.id, p.close()
 }
 
+// kill ends all that the Client has sent or will send. What its callers hold is theirs for good.
+func (w *goCrew) kill() (left string) {
+	if !w.mortal || w.r.hook != nil {
+		return ""
+	}
+	p, rdb := w.party.Load(), w.rdb
+	p.killed.Store(true)
+	w.network.end()
+	w.r.died(p.id, w.r.now()-4*w.callTimeout)
+	w.dead = append(w.dead, func() { _, _ = p.close(), rdb.Close() })
+	w.connect(w.network.route)
+	w.next()
+	return p.id
+}
+
 func (w *goCrew) leave() error {
+	for _, bury := range w.dead {
+		bury()
+	}
 	if err := w.party.Load().close(); err != nil {
 		return fmt.Errorf("Close of %s: %w", w.current(), err)
 	}
@@ -231,14 +259,14 @@ func (w *goCrew) leave() error {
 }
 
 func (w *goCrew) work(ctx context.Context) {
-	w.eachCaller(ctx, func(i int) *rand.Rand { return w.plan.draw("caller", w.name+w.life, i) }, w.call)
+	w.eachCaller(ctx, w.r, w.call)
 }
 
 // eachCaller makes all callers make calls until ctx ends.
-func (c clientPlan) eachCaller(ctx context.Context, drawOf func(i int) *rand.Rand, call func(*rand.Rand)) {
+func (c clientPlan) eachCaller(ctx context.Context, r *round, call func(*rand.Rand)) {
 	var callers sync.WaitGroup
 	for i := range c.callers {
-		draw := drawOf(i)
+		draw := r.draw("caller", c.name, i)
 		callers.Go(func() {
 			for ctx.Err() == nil {
 				call(draw)
@@ -251,15 +279,12 @@ func (c clientPlan) eachCaller(ctx context.Context, drawOf func(i int) *rand.Ran
 
 // call makes one call; a Release only if there is something to release.
 func (w *goCrew) call(draw *rand.Rand) {
-	l := w.plan.limiters[draw.IntN(len(w.plan.limiters))]
-	o := w.plan.drawOperation(draw, l)
+	l := w.r.limiters[draw.IntN(len(w.r.limiters))]
 	p := w.party.Load()
-	c, ok := p.drawCall(draw, o, l, w.name)
+	c, ok := p.drawCall(draw, drawOperation(draw, l), l)
 	if !ok {
 		return
 	}
-	c.Start = time.Since(w.began)
-	end := w.journal.begin(&c)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	switch {
@@ -277,23 +302,23 @@ func (w *goCrew) call(draw *rand.Rand) {
 			h.Claims = append(h.Claims, p.handles[name].Claim(c.permitsOf(name)))
 		}
 	}
-	c.Start = time.Since(w.began)
+	c.Start = w.r.now()
 	c.Answer = c.Do(ctx, h)
-	c.End = time.Since(w.began)
+	c.End = w.r.now()
+	if p.killed.Load() {
+		c.Answer = op.Answer{Outcome: op.Killed}
+	}
 	if c.Name == op.Renew && errors.Is(c.Err, rratelimiter.ErrSettled) { // others may have settled or reset it meanwhile
 		c.Outcome = op.Done
 	}
-	if c.Name == op.Reserve && c.granted() {
-		c.Reservation = p.reserve(l.name, c.Permits, c.Reserved)
-	}
 	p.note(&c)
-	end(c)
+	w.r.tell(c)
 }
 
 // drawCall draws a call of the party's; false if it would release or settle what no caller holds.
-func (p *party) drawCall(draw *rand.Rand, o op.Op, l *limiter, worker string) (c call, ok bool) {
+func (p *party) drawCall(draw *rand.Rand, o op.Op, l *limiter) (c call, ok bool) {
 	c = drawCall(draw, o, l)
-	c.Worker, c.Client = worker, p.id
+	c.Client = p.id
 	if c.Name == op.Release {
 		if c.Permits = p.part(l.name, draw); c.Permits == 0 {
 			return c, false
@@ -319,6 +344,9 @@ func (p *party) note(c *call) {
 	for _, name := range c.Limiters {
 		p.held[name] += c.permitsOf(name)
 	}
+	if c.Name == op.Reserve {
+		p.reserved[c.Limiters[0]] = append(p.reserved[c.Limiters[0]], reservation{c.Reserved, c.Permits})
+	}
 }
 
 // part draws some of the permits that callers hold, for one to give back; it is no longer
@@ -343,10 +371,8 @@ func (p *party) bound(c *call) time.Duration {
 		b = c.Ends + p.callTimeout
 	case c.Timeout > 0:
 		b = c.Timeout + underWay
-	case c.Name == op.Release, c.Name == op.Settle, c.Name == op.Renew, c.Name == op.Rename:
+	case c.Name == op.Release, c.Name == op.Settle, c.Name == op.Renew:
 		b *= 2 // until flights have landed, and the call
-	case c.Name == op.Migrate:
-		b *= 4 // the same, two pages
 	}
 	if c.Ends > 0 && (!c.Cancels || !p.inline) {
 		b = min(b, c.Ends)
@@ -357,8 +383,6 @@ func (p *party) bound(c *call) time.Duration {
 // close closes the Client. What it gives back meanwhile may take several call timeouts,
 // eight at a time.
 func (p *party) close() error {
-	p.closing.Store(true)
-	defer p.closing.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), rest)
 	defer cancel()
 	return p.client.Close(ctx)
@@ -367,39 +391,31 @@ func (p *party) close() error {
 // rest is how long Clients may take to be closed, and calls after the round is over.
 const rest = time.Minute
 
-// A call is one call of a limiter, and its answer. Those who make calls record them in this form,
-// in this process or, a line of JSON each, in another one.
+// A call is one call of a limiter, and its answer.
 type call struct {
 	op.Op
 	op.Answer
 
-	Worker   string        `json:"worker"`
-	Redisson string        `json:"redisson,omitempty"` // its release, if the call is one of its own
-	Client   string        `json:"client"`             // one Client; a worker may have several, one after another
-	Limiters []string      `json:"limiters"`           // more than one: TryAcquireAll
-	Ends     time.Duration `json:"ends,omitempty"`     // after which the context does
-	Cancels  bool          `json:"cancels,omitempty"`  // the context is cancelled then; else it has a deadline
-	Bound    time.Duration `json:"bound"`              // by which there must be an answer
-	Start    time.Duration `json:"start"`              // since the round's beginning
-	End      time.Duration `json:"end"`                // the same
-	Error    string        `json:"error,omitempty"`
+	Redisson string        // its release, if the call is one of its own
+	Client   string        // one Client; a worker may have several, one after another
+	Limiters []string      // more than one: TryAcquireAll
+	Ends     time.Duration // after which the context does
+	Cancels  bool          // the context is cancelled then; else it has a deadline
+	Bound    time.Duration // by which there must be an answer
+	Start    time.Duration // since the round's beginning
+	End      time.Duration // the same
+	Error    string
 
-	Reservation string                    `json:"reservation,omitempty"` // that Reserve has made or Settle settles
-	reserved    *rratelimiter.Reservation // by Settle
+	reserved *rratelimiter.Reservation // which Settle settles
 }
 
-// asks returns for how many permits of the limiter the call asks: TryAcquireAll for one more of each further one.
-func (c *call) asks(limiter string) int64 {
-	return c.Permits + int64(max(0, slices.Index(c.Limiters, limiter)))
-}
-
-// permitsOf returns how many permits of the limiter the call is about: of TakeUpTo what it took, or one if it was
-// refused. If that is unknown, it may be all.
+// permitsOf returns how many permits of the limiter the call is about: of TryAcquireAll one more of each further one, of
+// TakeUpTo what it took, or one if it was refused. If that is unknown, it may be all.
 func (c *call) permitsOf(limiter string) int64 {
 	if c.Name == op.UpTo && c.Outcome == op.Done {
 		return max(1, c.Taken)
 	}
-	return c.asks(limiter)
+	return c.Permits + int64(max(0, slices.Index(c.Limiters, limiter)))
 }
 
 // counted returns the call as one that takes or gives back permits of the limiter: what Settle does is a release,
@@ -456,14 +472,8 @@ func (c *call) String() string {
 	if c.Cancels {
 		ends = fmt.Sprintf(", cancelled after %v", c.Ends)
 	}
-	text := fmt.Sprintf("%s-%s ms  %s  %s %v%s: %s", millis(c.Start), millis(c.End), c.Client, strings.Join(c.Limiters, "+"),
-		c.Op, ends, c.result())
-	for _, more := range []string{c.Reservation, c.Error} {
-		if more != "" {
-			text += "  [" + more + "]"
-		}
-	}
-	return text
+	return fmt.Sprintf("%s-%s ms  %s  %s %v%s: %s %s", millis(c.Start), millis(c.End), c.Client, strings.Join(c.Limiters, "+"),
+		c.Op, ends, c.result(), c.Error)
 }
 
 func millis(d time.Duration) string {

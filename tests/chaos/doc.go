@@ -1,7 +1,7 @@
 // Package chaos proves that limits hold, no permit is lost and every call is answered while
 // many faults come together: servers crash, hang and change places, networks lose, delay and
 // double what goes through them, keys and clocks are tampered with, contexts end, Clients are
-// closed, processes that use them are killed.
+// closed, programs that use them are killed.
 //
 // A run is a sequence of rounds. The seed and the number of a round draw all of it: the
 // servers, limiters of every kind, Clients and their callers, and the faults. Each call is
@@ -18,9 +18,6 @@
 //
 // Programs with Redisson take part in some rounds of longer runs, if there is Java.
 //
-// TestBesideRedisson makes rounds with Redisson alone, and the same with this package.
-//
-// With RRL_RESULTS naming a directory each round adds to its tables chaos-rounds,
-// chaos-faults, chaos-calls, chaos-orders and chaos-redisson. A failure prints what
-// happened to the limiter in question, a line a call.
+// With RRL_RESULTS naming a directory each round adds to its tables chaos-rounds, chaos-faults
+// and chaos-calls. A failure prints what happened to the limiter in question, a line a call.
 package chaos

@@ -214,13 +214,6 @@ func (w *worker) clear() {
 	for _, proxy := range w.proxies {
 		proxy.OnCommand(nil)
 	}
-	w.choke(0)
-}
-
-func (w *worker) choke(rate int) {
-	for _, proxy := range w.proxies {
-		proxy.Choke(rate)
-	}
 }
 
 var networkFaults = []*fault{
@@ -229,13 +222,6 @@ var networkFaults = []*fault{
 		for _, proxy := range w.proxies {
 			proxy.HangUp()
 		}
-		return &event{text: w.name}
-	}},
-	{name: "bandwidth choked", mood: lossy, do: func(r *round, draw *rand.Rand) *event {
-		w, rate := r.drawWorker(draw), 1000+draw.IntN(50_000)
-		w.choke(rate)
-		r.sleep(r.spell(draw))
-		w.choke(0)
 		return &event{text: w.name}
 	}},
 	{name: "partitioned", mood: lossy, do: func(r *round, draw *rand.Rand) *event {
@@ -259,11 +245,25 @@ var clientFaults = []*fault{
 	processKilled,
 }
 
+var processKilled = &fault{name: "process killed", mood: gentle, only: (*plan).hasMortals, do: func(r *round, draw *rand.Rand) *event {
+	if left := r.drawWorker(draw).crew.kill(); left != "" {
+		return &event{text: left}
+	}
+	return nil
+}}
+
+func (p *plan) hasMortals() bool {
+	return slices.ContainsFunc(p.clients, func(c clientPlan) bool { return c.mortal })
+}
+
 // replace closes a Client in full use, once callers have another one.
 func (r *round) replace(w *worker) *event {
 	old, err := w.crew.replace()
 	if err != nil {
 		r.violate("closed", "", "Close of %s: %v", old, err)
+	}
+	if old == "" {
+		return nil
 	}
 	return &event{text: old}
 }
@@ -305,23 +305,20 @@ func (r *round) slack() time.Duration { return 300*time.Millisecond + 3*r.pulse.
 
 func TestFaults_DoubleOnlyHarmlessRequests(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		what     string
-		script   *lua.Script
-		args     []string
-		harmless bool
-	}{
-		{"one request", lua.Acquire, []string{"member", "2"}, true},
-		{"with figures", lua.Acquire, []string{"member", "2", "", "fs"}, true},
-		{"as much as is free", lua.Acquire, []string{"member", "2", "", "fsu"}, false},
-		{"a batch", lua.Acquire, []string{"member", "2", "", "", "", "", "0", "1", "2"}, false},
-		{"a look", lua.Available, nil, true},
-		{"a settlement", lua.SettleReservation, []string{"member", "2"}, true},
-		{"a renewal", lua.RenewReservation, []string{"member", ""}, true},
-		{"a give-back", lua.GiveBack, []string{"member", "2"}, false},
+	for what, harmless := range map[string]bool{
+		"one": true, "with figures": true, "as much as is free": false, "a batch": false, "a look": true, "a give-back": false,
 	} {
-		args := append([]string{"evalsha", tc.script.SHA, "3", "{a}", "{a}:value", "{a}:permits"}, tc.args...)
-		assert.Equal(t, tc.harmless, harmlessTwice(redistest.Command{Args: args}), tc.what)
+		sha, args := lua.Acquire.SHA, map[string][]string{
+			"with figures": {"", "fs"}, "as much as is free": {"", "fsu"}, "a batch": {"", "", "", "", "0", "1", "2"},
+		}[what]
+		switch what {
+		case "a look":
+			sha = lua.Available.SHA
+		case "a give-back":
+			sha = lua.GiveBack.SHA
+		}
+		sent := append([]string{"evalsha", sha, "3", "{a}", "{a}:value", "{a}:permits", "member", "2"}, args...)
+		assert.Equal(t, harmless, harmlessTwice(redistest.Command{Args: sent}), what)
 	}
 }
 
@@ -462,12 +459,17 @@ func (r *round) outlast(leave, comeBack func(*redistest.Server)) *event {
 
 func (r *round) moveSlot(draw *rand.Rand) *event {
 	a := r.arena.cluster
-	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
+	l := r.limiters[draw.IntN(len(r.limiters))]
+	slot := a.Slot(r.tb, l.name)
 	from, _ := a.Owner(r.tb, slot)
 	others := slices.DeleteFunc(r.arena.masters(r.tb), func(s *redistest.Server) bool { return s == from })
 	move := a.StartMove(r.tb, slot, others[draw.IntN(len(others))])
 	if draw.IntN(2) == 0 {
-		r.sleep(r.spell(draw))
+		config, value, permits := l.keys("")
+		for _, key := range []string{value, config, permits} { // for a time some are here and some there
+			r.sleep(r.spell(draw) / 2)
+			move.MoveKeys(r.tb, cmp.Or(key, l.name))
+		}
 	}
 	move.MoveKeys(r.tb)
 	move.Finish(r.tb)
@@ -475,8 +477,7 @@ func (r *round) moveSlot(draw *rand.Rand) *event {
 }
 
 // promote makes a replica of a cluster a master: in agreement with its master, so that
-// nothing is lost, or after that has been killed, by the votes of the others or its own
-// decision.
+// nothing is lost, or after that has been killed.
 func (r *round) promote(draw *rand.Rand, forced bool) *event {
 	a := r.arena.cluster
 	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)
@@ -494,11 +495,7 @@ func (r *round) promote(draw *rand.Rand, forced bool) *event {
 	} else {
 		e.forgot = 1
 		master.Crash()
-		if draw.IntN(2) == 0 {
-			a.Failover(r.tb, replica, true)
-		} else {
-			a.ForceFailover(r.tb, replica)
-		}
+		a.Failover(r.tb, replica, true)
 		master.Restart(r.tb)
 	}
 	r.arena.known = r.arena.masters(r.tb)

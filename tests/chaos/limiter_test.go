@@ -1,14 +1,11 @@
 package chaos_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
@@ -48,10 +45,8 @@ type limiter struct {
 	resets    bool     // callers also Reset it
 	reserves  bool     // they reserve and settle, and do not release
 	overrides bool     // they set rates for a while
-	wild      bool     // all calls are made, also those that forget permits in use
 	threshold string   // the hash of a sliding log's thresholds
 	redisson  string   // the release of the Redisson programs that use it too
-	mints     bool     // they make calls too that may forget permits in use
 	family    []string // limiters that TryAcquireAll takes together, this one first
 }
 
@@ -87,10 +82,8 @@ func (l *limiter) String() string {
 		{l.resets, ", reset"},
 		{l.reserves, ", reserved"},
 		{l.overrides, ", overridden"},
-		{l.wild, ", all calls"},
 		{l.threshold != "", ", with a threshold"},
 		{l.redisson != "", ", shared with Redisson " + l.redisson},
-		{l.mints, ", which gives back too"},
 		{len(l.family) > 0, fmt.Sprintf(", together with %v", l.family)},
 	} {
 		if has.there {
@@ -168,11 +161,10 @@ type operation struct {
 func anyLimiter(*limiter) bool      { return true }
 func waitable(l *limiter) bool      { return l.kind == overall || l.kind == perClient }
 func releasable(l *limiter) bool    { return waitable(l) && !l.reserves }
-func reservable(l *limiter) bool    { return l.reserves || l.wild }
+func reservable(l *limiter) bool    { return l.reserves }
 func renewable(l *limiter) bool     { return l.reserves && l.counted() } // where permits run out, checks don't know how long renewed ones stay
-func wild(l *limiter) bool          { return l.wild }
 func overridable(l *limiter) bool   { return waitable(l) && l.overrides }
-func resettable(l *limiter) bool    { return l.resets || l.wild }
+func resettable(l *limiter) bool    { return l.resets }
 func inFamily(l *limiter) bool      { return len(l.family) > 0 }
 func withThreshold(l *limiter) bool { return l.threshold != "" }
 
@@ -182,9 +174,7 @@ const some = time.Second
 var (
 	try       = op.Op{Name: op.Try}
 	wait      = op.Op{Name: op.Try, Timeout: some}
-	release   = op.Op{Name: op.Release}
 	available = op.Op{Name: op.Available}
-	update    = op.Op{Name: op.Update, Keep: true}
 )
 
 // operations are drawn from in this order.
@@ -200,20 +190,13 @@ var operations = []operation{
 	{op.Op{Name: op.Reserve}, 20, reservable},
 	{op.Op{Name: op.Settle}, 30, reservable},
 	{op.Op{Name: op.Renew}, 10, renewable},
-	{release, 25, releasable},
-	{update, 3, waitable},
+	{op.Op{Name: op.Release}, 25, releasable},
+	{op.Op{Name: op.Update, Keep: true}, 3, waitable},
 	{op.Op{Name: op.Set, Keep: true}, 1, waitable},
 	{op.Op{Name: op.Set, Lasts: some}, 5, overridable},
 	{op.Op{Name: op.TrySet}, 1, waitable},
 	{available, 6, waitable},
 	{op.Op{Name: op.Threshold}, 3, withThreshold},
-	{op.Op{Name: op.Set}, 4, wild},
-	{op.Op{Name: op.Update}, 2, wild},
-	{op.Op{Name: op.Expire}, 3, wild},
-	{op.Op{Name: op.ClearExpire}, 3, wild},
-	{op.Op{Name: op.Delete}, 3, wild},
-	{op.Op{Name: op.Rename}, 3, wild},
-	{op.Op{Name: op.Migrate}, 2, wild},
 	{op.Op{Name: op.Config}, 2, waitable},
 	{op.Op{Name: op.TTL}, 2, waitable},
 }
@@ -233,7 +216,7 @@ func drawOperation(draw *rand.Rand, l *limiter) op.Op {
 func drawCall(draw *rand.Rand, o op.Op, l *limiter) call {
 	c := call{Op: o, Limiters: []string{l.name}}
 	switch o.Name {
-	case op.Try, op.Take, op.UpTo, op.Peek, op.Acquire, op.All, op.Reserve, op.Expire:
+	case op.Try, op.Take, op.UpTo, op.Peek, op.Acquire, op.All, op.Reserve:
 		c.Permits = 1 + draw.Int64N(3)
 		if draw.IntN(8) == 0 {
 			c.Permits += draw.Int64N(max(1, l.config.Rate/2))
@@ -248,10 +231,6 @@ func drawCall(draw *rand.Rand, o op.Op, l *limiter) call {
 		if draw.IntN(3) == 0 {
 			c.Timeout = drawTimeout(draw)
 		}
-	case o.Name == op.Expire:
-		c.In = time.Duration(c.Permits) * 200 * time.Millisecond
-	case o.Name == op.Rename:
-		c.To = l.name + "2"
 	case o.Timeout > 0:
 		c.Timeout = drawTimeout(draw)
 	case o.Lasts > 0:
@@ -276,10 +255,9 @@ type mutant struct {
 	name string
 	limitertest.Mutant
 
-	closing bool                  // it is there only while a Client is closed
-	in      mood                  // of rounds in which it shows; all without
-	amid    string                // all that becomes of commands in them, of many; anything without
-	shows   func(l *limiter) bool // on which limiters it can show
+	in    mood                  // of rounds in which it shows; all without
+	amid  string                // all that becomes of commands in them, of many; anything without
+	shows func(l *limiter) bool // on which limiters it can show
 }
 
 var mutants = []mutant{
@@ -303,37 +281,8 @@ end
 		Mutant: limitertest.Mutant{Old: `redis.call('PEXPIRE', config.permits_key, lifetime(ttl))`, New: ``},
 	},
 	{
-		name: "more is reported free than is", in: gentle, shows: ordered,
-		Mutant: limitertest.Mutant{
-			Script: lua.Available,
-			Old:    "return {state.free, state.repaired and 1 or 0}",
-			New:    "return {state.free + 1, 0}",
-		},
-	},
-	{
-		name: "Reset leaves what is in use", in: gentle, Mutant: limitertest.ResetsNone,
-		shows: func(l *limiter) bool { return ordered(l) && l.resets && l.kind == overall },
-	},
-	{
-		name: "a settlement gives nothing back", in: gentle, Mutant: limitertest.SettlesNone,
-		shows: func(l *limiter) bool { return exactly(l) && l.reserves },
-	},
-	{
-		name: "merged members stay beside what stands for them", in: gentle, shows: merges,
-		Mutant: limitertest.Mutant{
-			Script: lua.Merge,
-			Old:    "call('ZREMRANGEBYRANK', permits_key, first - #rows - 1, last - #rows - 1)",
-			New:    "",
-		},
-	},
-	{name: "what stands for merged members has an old date", in: gentle, shows: merges, Mutant: limitertest.MergesToOld},
-	{
 		name: "the end of an override forgets what is in use", in: gentle, shows: func(l *limiter) bool { return exactly(l) && overridable(l) },
 		Mutant: limitertest.Mutant{Old: `after - (before - math.min(value, before))`, New: `after`},
-	},
-	{
-		name: "a lease is kept after Close", closing: true, in: gentle, Mutant: limitertest.GivesNoneBack,
-		shows: func(l *limiter) bool { return l.lease > 0 && l.counted() },
 	},
 }
 
@@ -345,12 +294,7 @@ func (m mutant) showsIn(p *plan) bool {
 }
 
 // exactly reports whether a RateLimiter's permits in use are known exactly.
-func exactly(l *limiter) bool { return l.isRate() && l.counted() && !l.wild && l.lease == 0 }
-
-func merges(l *limiter) bool { return exactly(l) && !l.exact }
-
-// ordered reports whether the model of a limiter is asked for an order of its calls.
-func ordered(l *limiter) bool { return exactly(l) && l.kind == overall && !l.refusals && !l.byDefault }
+func exactly(l *limiter) bool { return l.isRate() && l.counted() && l.lease == 0 }
 
 // TestMutants puts faults into the scripts of all Clients, one at a time. Rounds that
 // have a limiter on which the fault can show must tell it, within two minutes of them.
@@ -372,7 +316,7 @@ func TestMutants(t *testing.T) {
 					p.weather = slices.DeleteFunc(p.weather, func(w *weather) bool { return w.name != m.amid })
 					p.faults = nil
 				}
-				p.hook = func(w *goCrew) redis.Hook { return m.hook(mutation, w) }
+				p.hook = mutation
 				rounds++
 				if r := p.run(t, servers); len(r.violations) > 0 {
 					first := r.violations[0]
@@ -386,17 +330,4 @@ func TestMutants(t *testing.T) {
 			t.Errorf("-seed %d: %d rounds did not tell the fault", seed, rounds)
 		})
 	}
-}
-
-// hook puts the fault into the scripts of a worker's Clients.
-func (m mutant) hook(mutation limitertest.Mutation, w *goCrew) redis.Hook {
-	if !m.closing {
-		return mutation
-	}
-	return redistest.Hook(func(ctx context.Context, cmds []redis.Cmder, next func() error) error {
-		if !w.closing.Load() { // it is there only while a Client is closed
-			return next()
-		}
-		return mutation.Hook(ctx, cmds, next)
-	})
 }

@@ -41,10 +41,8 @@ type round struct {
 	events     []event
 	javaIDs    map[string]bool          // those that are RedissonClients
 	ids        map[string]bool          // those of all Clients there were
-	dead       map[string]time.Duration // Clients whose process was killed: see died
+	dead       map[string]time.Duration // Clients that were killed: see died
 	violations []violation
-	orders     []order
-	figures    figures // of programs with Redisson, or those that are measured beside them
 }
 
 // A violation is something that must not be.
@@ -60,10 +58,8 @@ type violation struct {
 type plan struct {
 	seed     uint64
 	number   int
-	arenas   []string // that it may be on
 	releases []string // of Redisson that it may have
 	servers  string   // which it is on
-	beside   bool     // it is measured beside another one of the same calls
 	redisson string   // the release of the programs that take part; empty if none do
 	mood     mood
 	length   time.Duration
@@ -73,7 +69,7 @@ type plan struct {
 	stormy   float64       // how many of them
 	faults   []*fault      // of servers and clients
 	pause    time.Duration // between faults, at most
-	hook     func(*goCrew) redis.Hook
+	hook     redis.Hook    // of all clients: a fault of ours
 }
 
 // run makes the round happen and checks it.
@@ -106,9 +102,6 @@ func (p *plan) run(t *testing.T, a *arena) *round {
 	r.calmDown(&working, &beside)
 	if !r.broken.Load() && !r.shown() {
 		r.check()
-		if r.beside || r.redisson != "" {
-			r.figures = r.sumUp(func(c *call) bool { return c.Redisson == r.redisson })
-		}
 	}
 	r.leave()
 	return r
@@ -134,9 +127,6 @@ func (r *round) tell(c call) {
 	}
 	r.calls = append(r.calls, c)
 }
-
-// begin makes the round a journal; calls under way need no note here.
-func (r *round) begin(*call) (end func(call)) { return r.tell }
 
 func (r *round) born(id string) {
 	r.mu.Lock()
@@ -225,11 +215,7 @@ func (r *round) leave() {
 
 // repeat is the command that makes the round happen again.
 func (r *round) repeat() string {
-	test := "TestChaos"
-	if r.beside {
-		test = "TestBesideRedisson -minutes 1"
-	}
-	command := fmt.Sprintf("go test -v ./tests/chaos -run %s -seed %d -round %d", test, r.seed, r.number)
+	command := fmt.Sprintf("go test -v ./tests/chaos -run TestChaos -seed %d -round %d", r.seed, r.number)
 	if *onlyArena != "" {
 		command += " -arena " + *onlyArena // another choice of servers is another draw
 	}
@@ -242,23 +228,18 @@ func (r *round) record() {
 		return
 	}
 	redistest.Record(r.t, "chaos-rounds", r.seed, r.number, r.servers, r.mood, len(r.calls), len(r.events), len(r.violations))
-	all := summary{}
+	r.t.Logf("%d calls, %d faults", len(r.calls), len(r.events))
+	happened := map[[2]string]int{}
 	for _, e := range r.events {
-		all.count("chaos-faults", e.kind)
+		happened[[2]string{"chaos-faults", e.kind}]++
 	}
 	for i := range r.calls {
 		c := &r.calls[i]
-		all.count("chaos-calls", fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.title(), c.result()))
+		happened[[2]string{"chaos-calls", fmt.Sprintf("%s\t%s\t%s", r.limiter(c.Limiters[0]).kind, c.title(), c.result())}]++
 	}
-	for table, whats := range all {
-		for _, what := range sorted(whats) {
-			redistest.Record(r.t, table, r.seed, r.number, r.servers, what, whats[what])
-		}
+	for what, n := range happened {
+		redistest.Record(r.t, what[0], r.seed, r.number, r.servers, what[1], n)
 	}
-	for _, o := range r.orders {
-		redistest.Record(r.t, "chaos-orders", r.seed, r.number, r.servers, r.mood, o.kind, o.calls, o.ordered, o.found())
-	}
-	r.recordRedisson()
 }
 
 // limiter returns the limiter of that name, or nil.
@@ -292,7 +273,7 @@ func drawer(seed uint64, number int, of ...any) *rand.Rand {
 func (p *plan) draw(of ...any) *rand.Rand { return drawer(p.seed, p.number, of...) }
 
 func newPlan(seed uint64, number int, arenas []string) *plan {
-	p := &plan{seed: seed, number: number, arenas: arenas}
+	p := &plan{seed: seed, number: number}
 	draw := p.draw("plan")
 	p.servers = arenas[draw.IntN(len(arenas))]
 	moods := []mood{gentle, gentle, dropping, dropping, lossy, lossy, lossy, losing, losing}
@@ -315,9 +296,9 @@ func newPlan(seed uint64, number int, arenas []string) *plan {
 		if p.mood == dropping {
 			c.callTimeout += time.Second // for several attempts
 		}
+		c.mortal = draw.IntN(4) == 0
 		p.clients = append(p.clients, c)
 	}
-	p.drawProcesses()
 	p.drawFaults(draw)
 	return p
 }
@@ -411,11 +392,9 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 		l.drawLease(draw)
 	case 2:
 		l.refusals = true
-	case 3:
-		l.wild = true
-	case 5:
+	case 3, 4:
 		l.reserves = true
-	case 4:
+	case 5:
 		l.config.KeepAlive = l.config.Interval + time.Duration(draw.IntN(500))*time.Millisecond
 	}
 	return l

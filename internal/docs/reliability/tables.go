@@ -21,17 +21,14 @@ type table struct {
 
 var tables = map[string]table{
 	"rounds":     {"chaos-rounds", rounds},
-	"redisson":   {"chaos-redisson", redisson},
 	"statements": {"statements", statements},
 }
 
 // files are tables of their own, by their paths.
 var files = map[string]table{
-	"docs/reliability/faults.csv":   {"chaos-faults", faults},
-	"docs/reliability/calls.csv":    {"chaos-calls", calls},
-	"docs/reliability/redisson.csv": {"chaos-redisson", redissonCSV},
-	"docs/reliability/orders.csv":   {"chaos-orders", orders},
-	"docs/reliability/mutants.csv":  {"chaos-mutants", mutants},
+	"docs/reliability/faults.csv":  {"chaos-faults", faults},
+	"docs/reliability/calls.csv":   {"chaos-calls", calls},
+	"docs/reliability/mutants.csv": {"chaos-mutants", mutants},
 }
 
 func (t table) file(dir string) string { return filepath.Join(dir, t.record+".tsv") }
@@ -137,61 +134,6 @@ func csvText(head []string, rows [][]string) string {
 	var b strings.Builder
 	_ = csv.NewWriter(&b).WriteAll(all) // a Builder takes everything
 	return b.String()
-}
-
-// orders: seed, number, servers, mood, limiter, calls, ordered, found.
-func orders(rows [][]string) string {
-	c := counts{}
-	for _, row := range rows {
-		mood := row[3]
-		c.add(mood, "limiters", 1)
-		c.add(mood, "calls", count(row[5]))
-		c.add(mood, "in order", count(row[6]))
-		c.add(mood, row[7], 1)
-	}
-	columns := []string{"limiters", "whole", "part", "undecided", "none", "calls", "in order"}
-	lines := c.lines(columns)
-	for i := range lines {
-		lines[i] = lines[i][:len(lines[i])-1] // a sum of unlike things
-	}
-	return csvText(append([]string{"rounds"}, columns...), lines)
-}
-
-// redisson: seed, number, servers, mood, who, faults, calls, permits granted, permits over
-// the limit, permits lost, calls late, calls failed.
-func redisson(rows [][]string) string {
-	head, lines := beside(rows, 4)
-	return page.Table(head, lines, true)
-}
-
-// redissonCSV has the same for each kind of servers.
-func redissonCSV(rows [][]string) string {
-	return csvText(beside(rows, 4, 2))
-}
-
-// beside returns a head and the sums of rows that agree in the columns by.
-func beside(rows [][]string, by ...int) (head []string, lines [][]string) {
-	columns := []string{"rounds", "faults", "calls", "permits granted", "over the limit", "permits lost", "calls late", "calls failed"}
-	c := counts{}
-	for _, row := range rows {
-		var names []string
-		for _, column := range by {
-			names = append(names, row[column])
-		}
-		name := strings.Join(names, " | ")
-		c.add(name, "rounds", 1)
-		for i, column := range columns[1:] {
-			c.add(name, column, count(row[5+i]))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(c)) {
-		line := strings.Split(name, " | ")
-		for _, column := range columns {
-			line = append(line, number(c[name][column]))
-		}
-		lines = append(lines, line)
-	}
-	return append([]string{"programs with", "servers"}[:len(by)], columns...), lines
 }
 
 // mutants: name, seed, rounds, milliseconds, check.

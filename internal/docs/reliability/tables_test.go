@@ -18,10 +18,6 @@ func TestTables(t *testing.T) {
 			{"7", "3", "cluster", "answer late", "200"},
 			{"7", "3", "cluster", "slot moved", "3"},
 		}))
-	assert.Equal(t, "rounds,limiters,whole,part,undecided,none,calls,in order\nlossy,2,1,1,0,0,600,500\nall,2,1,1,0,0,600,500\n",
-		orders([][]string{
-			{"7", "1", "single", "lossy", "overall", "200", "100", "part"}, {"7", "1", "single", "lossy", "keyed", "400", "400", "whole"},
-		}))
 	assert.Equal(t, "call,done,gone,granted,unknown,all\nTake,1,4,2,1,8\nall,1,4,2,1,8\n",
 		calls([][]string{
 			{"7", "1", "single", "a", "Take", "granted", "2"}, {"7", "1", "single", "a", "Take", "done", "1"},
@@ -44,7 +40,7 @@ func TestPage_HasAllTables(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, got)
 	_, err = fill("a\n", t.TempDir())
-	require.ErrorContains(t, err, "missing: [redisson rounds statements]")
+	require.ErrorContains(t, err, "missing: [rounds statements]")
 	_, err = fill("<!-- begin x -->\n<!-- end -->\n", t.TempDir())
 	require.ErrorContains(t, err, `no table is called "x"`)
 }

@@ -258,7 +258,7 @@ type Mutant struct {
 	Old, New string
 }
 
-// Faults that both histories of callers and rounds of chaos must tell.
+// Faults that histories of callers must tell, and rounds of chaos some of them.
 var (
 	CostsLess     = Mutant{Old: `call('DECRBY', value_key, sum_text)`, New: `call('DECRBY', value_key, sum_text - 1)`}
 	GivesNoneBack = Mutant{

@@ -16,21 +16,13 @@ import (
 type Call struct {
 	op.Op
 
-	Override  int   // that SetRate makes and End ends; 0: none
-	Base      int64 // the default of SetRate's handle, if that makes an override; 0: none
-	ByDefault bool  // on a handle that gives the limiter Config if it has no rate
+	ByDefault bool // on a handle that gives the limiter Config if it has no rate
 
 	Reservation int // that Reserve makes or Settle settles, of Permits; its Hold is shorter than every interval
 }
 
-// End is the name of the end of an override, which no one calls.
-const End op.Name = "the end of an override"
-
 func (c Call) String() string {
 	text := c.Op.String()
-	if c.Override > 0 {
-		text += fmt.Sprint(" of override ", c.Override)
-	}
 	if c.ByDefault {
 		text += " by default"
 	}

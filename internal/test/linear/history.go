@@ -68,9 +68,6 @@ func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	case op.TrySet, op.Set, op.Update:
 		e.kind = setRateEffect
 		e.keep, e.try, e.update = r.Keep, r.Name == op.TrySet, r.Name == op.Update
-		e.override, e.base = r.Override, r.Base
-	case End:
-		e.kind, e.override = endEffect, r.Override
 	}
 	return e, loose, r.Outcome != op.Gone // which a call is that was never sent
 }
@@ -148,9 +145,6 @@ var callScripts = map[op.Name]*lua.Script{
 	op.Settle: lua.SettleReservation, op.Release: lua.Release, op.Reset: lua.Reset, op.Delete: lua.Delete,
 	op.Peek: lua.Peek, op.Available: lua.Available, op.TrySet: lua.SetRate, op.Set: lua.SetRate, op.Update: lua.SetRate,
 }
-
-// Has reports whether the model has such a call.
-func Has(call op.Name) bool { return callScripts[call] != nil }
 
 // carriedBy reports whether a request may have carried a call out.
 func (r *Record) carriedBy(q Request) bool {

@@ -29,8 +29,6 @@ type effect struct {
 	maybe          bool  // an unseen acquire may have a stake
 	update         bool  // setRate changes nothing if there is no rate
 	try            bool  // setRate changes nothing if there is one
-	override       int   // that setRate makes, or that ends
-	base           int64 // the rate that one goes back to if there was none
 	now            int64 // of a tick
 
 	outcome op.Outcome
@@ -62,7 +60,6 @@ const (
 	settleEffect
 	resetEffect
 	setRateEffect
-	endEffect // of an override
 	deleteEffect
 	availableEffect
 	finalEffect // available, when all has come to rest
@@ -108,16 +105,12 @@ func (s State) step(e effect) []State {
 		s = s.full()
 	case setRateEffect:
 		return s.setRate(e)
-	case endEffect:
-		if s.override == e.override {
-			s.rate, s.override, s.then = s.then, 0, 0
-		}
 	case deleteEffect:
 		if e.outcome != op.Unknown && e.ok != (s.rate > 0) {
 			return nil
 		}
 		s = s.full()
-		s.rate, s.interval, s.override, s.then = 0, 0, 0, 0
+		s.rate, s.interval = 0, 0
 	case availableEffect, finalEffect:
 		seen := s.byDefault(e)
 		if (seen.rate == 0) != (e.outcome == op.Missing) || seen.rate > 0 && e.free != max(0, seen.free()) {
@@ -312,7 +305,7 @@ func (s State) grant(e effect, permits int64) model.Grant {
 }
 
 func (s State) setRate(e effect) []State {
-	did := (s.rate > 0 || !e.update) && (s.rate == 0 || !e.try) && (s.rate > 0 || e.override == 0 || e.base > 0)
+	did := (s.rate > 0 || !e.update) && (s.rate == 0 || !e.try)
 	if e.outcome != op.Unknown && e.ok != did {
 		return nil
 	}
@@ -320,13 +313,7 @@ func (s State) setRate(e effect) []State {
 		if !e.keep && !e.try {
 			s = s.full()
 		}
-		switch {
-		case e.override == 0:
-			s.then = 0
-		case s.override == 0:
-			s.then = cmp.Or(s.rate, e.base)
-		}
-		s.rate, s.interval, s.override = e.rate, e.interval, e.override
+		s.rate, s.interval = e.rate, e.interval
 		s = s.settled()
 	}
 	return []State{s}

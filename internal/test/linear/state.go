@@ -17,8 +17,6 @@ type State struct {
 	now      int64
 	rate     int64 // 0: none is set
 	interval int64
-	override int          // that the rate is; 0: none
-	then     int64        // the rate that comes back at its end
 	uses     model.Grants // what is in use, sorted; what was granted to a client at one time is one, reservations aside
 	stakes   []stake
 	loose    looseSet // the model's loose effects that may come yet
@@ -170,7 +168,7 @@ func (s State) key() string {
 			key = binary.AppendVarint(key, n)
 		}
 	}
-	add(s.now, s.rate, s.interval, int64(s.override), s.then, int64(len(s.uses)))
+	add(s.now, s.rate, s.interval, int64(len(s.uses)))
 	for _, word := range s.loose {
 		add(int64(word))
 	}

@@ -1,5 +1,5 @@
 // Package op is the calls of a limiter as tests draw, make, record and judge them: an [Op] is
-// what a call asks for, and its [Answer] what came of it. Both go to JSON and back.
+// what a call asks for, and its [Answer] what came of it.
 package op
 
 import (
@@ -41,22 +41,21 @@ const (
 	Exists      Name = "Exists"
 	Delete      Name = "Delete"
 	Rename      Name = "Rename"
-	Migrate     Name = "Migrate"
 	Threshold   Name = "SetThreshold" // of a sliding log
 )
 
 // An Op is a call of a limiter.
 type Op struct {
-	Name    Name                `json:"op"`
-	Permits int64               `json:"permits,omitempty"` // asked for, at most, given back or reserved
-	Timeout time.Duration       `json:"timeout,omitempty"` // for which it waits
-	Config  rratelimiter.Config `json:"config,omitzero"`   // that is set
-	Keep    bool                `json:"keep,omitempty"`    // with KeepState
-	Lasts   time.Duration       `json:"lasts,omitempty"`   // with For
-	Hold    time.Duration       `json:"hold,omitempty"`    // of what is reserved
-	Used    int64               `json:"used,omitempty"`    // by a Settle of the Permits that were reserved
-	In      time.Duration       `json:"in,omitempty"`      // of Expire, and from now on of ExpireAt
-	To      string              `json:"to,omitempty"`      // of Rename
+	Name    Name
+	Permits int64               // asked for, at most, given back or reserved
+	Timeout time.Duration       // for which it waits
+	Config  rratelimiter.Config // that is set
+	Keep    bool                // with KeepState
+	Lasts   time.Duration       // with For
+	Hold    time.Duration       // of what is reserved
+	Used    int64               // by a Settle of the Permits that were reserved
+	In      time.Duration       // of Expire, and from now on of ExpireAt
+	To      string              // of Rename
 }
 
 // Takes reports whether the call asks for permits.
@@ -220,8 +219,6 @@ func (o Op) change(ctx context.Context, h Handle, a *Answer) (err error) {
 		a.OK, err = h.Delete(ctx)
 	case Rename:
 		return h.Rename(ctx, o.To)
-	case Migrate:
-		_, err = h.Migrate(ctx)
 	case Threshold:
 		log, ok := h.Keys.(interface {
 			SetThreshold(ctx context.Context, key string, n int64) error
@@ -293,18 +290,18 @@ func OutcomeOf(err error) Outcome {
 
 // An Answer is what came of a call.
 type Answer struct {
-	Outcome Outcome             `json:"outcome"`
-	OK      bool                `json:"ok,omitempty"`    // permits were granted, a rate was set, a key was there ...
-	Taken   int64               `json:"taken,omitempty"` // by TakeUpTo
-	Free    int64               `json:"free,omitempty"`  // of Take and its like, and of AvailablePermits
-	Limit   int64               `json:"limit,omitempty"` // of Take and its like; 0 if its figures were not noted
-	Wait    time.Duration       `json:"wait,omitempty"`
-	Reset   time.Duration       `json:"reset,omitempty"`
-	Set     rratelimiter.Config `json:"set,omitzero"`   // of Config
-	Left    time.Duration       `json:"left,omitempty"` // of TTL
+	Outcome Outcome
+	OK      bool  // permits were granted, a rate was set, a key was there ...
+	Taken   int64 // by TakeUpTo
+	Free    int64 // of Take and its like, and of AvailablePermits
+	Limit   int64 // of Take and its like; 0 if its figures were not noted
+	Wait    time.Duration
+	Reset   time.Duration
+	Set     rratelimiter.Config // of Config
+	Left    time.Duration       // of TTL
 
-	Reserved *rratelimiter.Reservation `json:"-"`
-	Err      error                     `json:"-"`
+	Reserved *rratelimiter.Reservation
+	Err      error
 }
 
 // Did reports whether the call was answered, and with yes.
