@@ -23,23 +23,24 @@ import (
 // downAfter is when Sentinels take a master for dead.
 const downAfter = 3 * time.Second // a busy machine stalls
 
-// manyPermits are more than a party can use up, so that a failover's losses can be counted from
-// the rest: no caller is refused or releases.
-const manyPermits = 1_000_000
-
 type server = redistest.Server
 
-// Servers change places while two Clients use a limiter. The new master grants again the
-// permits that it does not know of.
+// Servers change places while callers take permits. The new master grants again the permits that it does not know of.
 func TestFailoverWhileInUse(t *testing.T) {
 	t.Parallel()
+	durable := []rratelimiter.Option{rratelimiter.WithReplicas(1, 100*time.Millisecond)}
+	failOver := func(t *testing.T, s *redistest.Sentinel, _ *server) { s.Failover(t) }
 	for scenario, test := range map[string]struct {
 		exact     bool // no write is lost
+		opts      []rratelimiter.Option
 		sentinels func(t *testing.T, s *redistest.Sentinel, master *server)
 		cluster   func(t *testing.T, c *redistest.Cluster, master, replica *server)
 	}{
-		"sentinel: writes paused, then SENTINEL FAILOVER": {exact: true, sentinels: failOverPaused},
-		"sentinel: SENTINEL FAILOVER":                     {sentinels: func(t *testing.T, s *redistest.Sentinel, _ *server) { s.Failover(t) }},
+		"sentinel: writes paused, then SENTINEL FAILOVER":  {exact: true, sentinels: failOverPaused},
+		"sentinel: SENTINEL FAILOVER":                      {sentinels: failOver},
+		"sentinel: SENTINEL FAILOVER, WithReplicas":        {exact: true, opts: durable, sentinels: failOver},
+		"network parted, then master killed":               {},
+		"network parted, then master killed, WithReplicas": {exact: true, opts: durable},
 		"sentinel: master killed": {sentinels: func(t *testing.T, s *redistest.Sentinel, master *server) {
 			master.Kill()
 			s.AwaitMaster(t, master)
@@ -59,32 +60,38 @@ func TestFailoverWhileInUse(t *testing.T) {
 	} {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
-			name, cfg := redistest.Name(t), limitertest.Every(manyPermits, time.Hour)
-			if test.exact {
-				cfg = limitertest.Every(60, time.Hour)
-			}
-			var connect func() redistest.Client
+			prefix := "{" + redistest.Name(t) + "}"
+			var rdb redistest.Client
 			var replace func()
-			if test.cluster != nil {
+			switch {
+			case test.cluster != nil:
 				c := redistest.StartCluster(t, 3, 1)
-				master, replicas := c.Owner(t, c.Slot(t, name))
-				connect = func() redistest.Client { return c.Client(t, nil) }
-				replace = func() { test.cluster(t, c, master, replicas[0]) }
-			} else {
+				master, replicas := c.Owner(t, c.Slot(t, prefix))
+				rdb, replace = c.Client(t, nil), func() { test.cluster(t, c, master, replicas[0]) }
+			case test.sentinels != nil:
 				s := redistest.StartSentinel(t, 1, downAfter)
-				connect = func() redistest.Client { return s.Client(t, &redistest.Options{ReadTimeout: time.Second}) }
+				rdb = s.Client(t, &redistest.Options{ReadTimeout: time.Second})
 				replace = func() { test.sentinels(t, s, s.Master(t)) }
+			default:
+				r := startReplica(t)
+				rdb, replace = r.client(t), func() {
+					close(r.silent)
+					time.Sleep(300 * time.Millisecond)
+					r.takeOver(t)
+				}
 			}
-			all := gather(t, connect, name, cfg, manner{keeps: !test.exact, expects: transient})
+			l := startLoad(t, rdb, prefix, test.opts...)
 			began := time.Now()
 			replace()
 			replaced := time.Since(began)
-			all.awaitGood(t)
-			of := all.settle(t, connect(), cfg)
-			t.Logf("replaced after %v; errors: %v", replaced, of.failed)
-			noteResult(t, "failover", scenario, cfg.Rate, of.lost, of.lost, of.gap)
+			if test.cluster != nil || test.sentinels != nil { // else there is no replica any more
+				l.awaitGrants(t, 100)
+			}
+			lost := l.lost(t, rdb)
+			t.Logf("replaced after %v; errors: %v", replaced, l.failed)
+			noteResult(t, "failover", scenario, len(l.granted), lost, lost, l.gap)
 			if test.exact {
-				assert.Zero(t, of.lost)
+				assert.Zero(t, lost)
 			}
 		})
 	}
@@ -148,14 +155,12 @@ type doomed struct {
 // else goes wrong.
 func TestFailover_ThatLosesWrites(t *testing.T) {
 	t.Parallel()
-	s := redistest.StartSentinel(t, 1, downAfter)
-	rdb := s.Client(t, nil)
+	r := startReplica(t)
+	rdb := r.client(t)
 	hundred := limitertest.Every(100, time.Hour)
 	limiters := []*doomed{
-		{scenario: "last grant lost", cfg: hundred, kept: 40, lost: 1},
 		{scenario: "last 50 permits lost", cfg: hundred, kept: 40, lost: 50},
 		{scenario: "all grants lost", cfg: hundred, kept: 0, lost: 100},
-		{scenario: "last 500 permits lost", cfg: limitertest.Every(1000, time.Hour), kept: 500, lost: 500},
 		{scenario: "last 50 permits lost, per client", cfg: limitertest.PerClient(100, time.Hour), kept: 40, lost: 50},
 		{scenario: "last 50 permits lost, 3.15.5", cfg: hundred, kept: 40, lost: 50, opts: []rratelimiter.Option{
 			rratelimiter.WithRedissonVersion("3.15.5"),
@@ -171,9 +176,9 @@ func TestFailover_ThatLosesWrites(t *testing.T) {
 	released, changed := limitertest.NewLimiter(t, rdb, hundred), limitertest.NewLimiter(t, rdb, hundred)
 	limitertest.MustAcquire(t, released, 60)
 	limitertest.MustAcquire(t, changed, 10)
-	checkWaiters := startWaiters(t, s)
-	awaitReplicated(t, s.Master(t).Client(t, nil))
-	s.CutReplication(t)
+	checkWaiters := startWaiters(t, rdb)
+	awaitReplicated(t, r.master.Client(t, nil))
+	close(r.silent)
 
 	for _, l := range limiters {
 		limitertest.MustAcquire(t, l.RateLimiter, l.lost/2+1)
@@ -186,32 +191,9 @@ func TestFailover_ThatLosesWrites(t *testing.T) {
 	made, byDefault := limitertest.NewLimiter(t, rdb, hundred), limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(hundred))
 	limitertest.MustAcquire(t, made, 30)
 	limitertest.MustAcquire(t, byDefault, 30)
-	loseMaster(t, s, limiters)
-
-	assert.EqualValues(t, 40, limitertest.Available(t, released), "a release that was lost: back after the interval")
-	assert.EqualValues(t, 90, limitertest.Available(t, changed), "a rate that was lost")
-	require.ErrorIs(t, limitertest.Second(made.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
-	assert.Equal(t, 100, limitertest.Grants(t, byDefault, 101), "a limiter that was lost is made again")
-	for _, l := range []*rratelimiter.RateLimiter{limiters[1].RateLimiter, byDefault} {
-		free, stored := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
-		assert.True(t, stored)
-		assert.EqualValues(t, 100, free+limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
-	}
-	checkWaiters()
-}
-
-// loseMaster kills the master, and has the next one grant what it can.
-func loseMaster(t *testing.T, s *redistest.Sentinel, limiters []*doomed) {
-	t.Helper()
-	master, began := s.Master(t), time.Now()
-	master.Kill()
-	s.AwaitMaster(t, master)
-	var err error
-	require.Eventually(t, func() bool {
-		_, err = limiters[0].AvailablePermits(t.Context())
-		return err == nil || !assert.True(t, transient(err), err)
-	}, time.Minute, 10*time.Millisecond)
-	require.NoError(t, err)
+	began := time.Now()
+	r.takeOver(t)
+	afterFailover(t, limiters[0].RateLimiter)
 	again := time.Since(began)
 	for _, l := range limiters {
 		left := limitertest.Available(t, l.RateLimiter)
@@ -219,15 +201,26 @@ func loseMaster(t *testing.T, s *redistest.Sentinel, limiters []*doomed) {
 		limitertest.MustRefuse(t, l.RateLimiter, 1)
 		over := l.kept + l.lost + left - l.cfg.Rate
 		assert.Equal(t, l.lost, over, l.scenario)
-		noteResult(t, "failover", "sentinel: "+l.scenario, l.cfg.Rate, over, l.lost, again)
+		noteResult(t, "failover", l.scenario, l.cfg.Rate, over, l.lost, again)
 	}
+
+	assert.EqualValues(t, 40, limitertest.Available(t, released), "a release that was lost: back after the interval")
+	assert.EqualValues(t, 90, limitertest.Available(t, changed), "a rate that was lost")
+	require.ErrorIs(t, limitertest.Second(made.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)
+	assert.Equal(t, 100, limitertest.Grants(t, byDefault, 101), "a limiter that was lost is made again")
+	for _, l := range []*rratelimiter.RateLimiter{limiters[0].RateLimiter, byDefault} {
+		free, stored := limitertest.StoredValue(t, rdb, limitertest.KeysOf(l).Value)
+		assert.True(t, stored)
+		assert.EqualValues(t, 100, free+limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+	}
+	checkWaiters()
 }
 
 // startWaiters starts callers that wait for the permits of a short interval. The function it returns waits until each
 // of them is granted permits again, and ends them.
-func startWaiters(t *testing.T, s *redistest.Sentinel) (check func()) {
+func startWaiters(t *testing.T, rdb redistest.Client) (check func()) {
 	t.Helper()
-	l := limitertest.NewLimiter(t, s.Client(t, nil), limitertest.Every(3, 300*time.Millisecond))
+	l := limitertest.NewLimiter(t, rdb, limitertest.Every(3, 300*time.Millisecond))
 	var callers crew
 	var granted [5]atomic.Int64
 	callers.start(t, len(granted), func(ctx context.Context, i int) {
@@ -343,72 +336,34 @@ func afterFailover(t *testing.T, l *rratelimiter.RateLimiter) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// An application that writes and waits on one connection, opened before, learns
-// whether a grant is on the replica: replication keeps the order of all writes.
-func TestWaitTellsWhetherAGrantIsOnTheReplica(t *testing.T) {
-	t.Parallel()
-	r := startReplica(t)
-	rdb := r.client(t)
-	l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-	conn := rdb.(*redis.Client).Conn()
-	defer func() { assert.NoError(t, conn.Close()) }()
-	safe := func(patience time.Duration) bool {
-		require.NoError(t, conn.Set(t.Context(), "marker", "", 0).Err())
-		n, err := conn.Wait(t.Context(), 1, patience).Result()
-		require.NoError(t, err)
-		return n >= 1
-	}
-	require.True(t, safe(30*time.Second))
-	limitertest.MustAcquire(t, l, 3)
-	require.True(t, safe(30*time.Second))
-	close(r.silent)
-	limitertest.MustAcquire(t, l, 4)
-	require.False(t, safe(300*time.Millisecond))
-	r.takeOver(t)
-	afterFailover(t, l)
-	require.Error(t, conn.Set(t.Context(), "marker", "", 0).Err(), "it never goes to another server")
-	assert.EqualValues(t, 7, limitertest.Available(t, l), "the permits that were waited for are in use, and only these")
-}
-
 // With min-replicas-to-write a master that has lost its replica grants for some
 // seconds more, and then nothing that a failover could lose. Redis 6 does not ask
 // for replicas if a script writes.
 func TestMinReplicasBoundWhatAFailoverLoses(t *testing.T) {
 	t.Parallel()
 	const rate = 100_000
-	for scenario, part := range map[string]func(t *testing.T, r *replica){
-		"min-replicas-max-lag 1, network parted": func(_ *testing.T, r *replica) { close(r.silent) },
-		"min-replicas-max-lag 1, replica gone": func(t *testing.T, r *replica) {
-			t.Helper()
-			require.NoError(t, r.server.Client(t, nil).ReplicaOf(t.Context(), "NO", "ONE").Err())
-			awaitReplication(t, r.master, "connected_slaves:0")
-		},
-	} {
-		t.Run(scenario, func(t *testing.T) {
-			t.Parallel()
-			r := startReplica(t, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "1")
-			rdb := r.client(t)
-			l := limitertest.NewHandle(t, rdb)
-			works := func(call func() error) { // now and then a busy machine's replica lags by a second
-				t.Helper()
-				require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, call()) }, time.Minute, time.Millisecond)
-			}
-			works(func() error { return l.SetRate(t.Context(), limitertest.Every(rate, time.Hour)) })
-			works(func() error { return l.Acquire(t.Context(), 10) })
-			awaitReplicated(t, r.master.Client(t, nil))
-			asks := !strings.Contains(rdb.Info(t.Context(), "server").Val(), "redis_version:6.")
-			part(t, r)
-			over, took := grantsWithoutReplicas(t, l, asks)
-			r.takeOver(t)
-			afterFailover(t, l)
-			assert.EqualValues(t, rate-10, limitertest.Available(t, l))
-			assert.LessOrEqual(t, over, int64(rate))
-			if !asks {
-				scenario += ", Redis 6"
-			}
-			noteResult(t, "failover", scenario, rate, over, over, took)
-		})
+	r := startReplica(t, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "1")
+	rdb := r.client(t)
+	l := limitertest.NewHandle(t, rdb)
+	works := func(call func() error) { // now and then a busy machine's replica lags by a second
+		t.Helper()
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, call()) }, time.Minute, time.Millisecond)
 	}
+	works(func() error { return l.SetRate(t.Context(), limitertest.Every(rate, time.Hour)) })
+	works(func() error { return l.Acquire(t.Context(), 10) })
+	awaitReplicated(t, r.master.Client(t, nil))
+	asks := !strings.Contains(rdb.Info(t.Context(), "server").Val(), "redis_version:6.")
+	close(r.silent)
+	over, took := grantsWithoutReplicas(t, l, asks)
+	r.takeOver(t)
+	afterFailover(t, l)
+	assert.EqualValues(t, rate-10, limitertest.Available(t, l))
+	assert.LessOrEqual(t, over, int64(rate))
+	scenario := "min-replicas-max-lag 1, network parted"
+	if !asks {
+		scenario += ", Redis 6"
+	}
+	noteResult(t, "failover", scenario, rate, over, over, took)
 }
 
 // grantsWithoutReplicas takes permits until the master refuses for lack of replicas, or 100 of

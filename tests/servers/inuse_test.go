@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,9 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // A crew is goroutines that call, one call after another, until they are stopped.
@@ -50,219 +49,75 @@ func (c *crew) end() {
 	c.wg.Wait()
 }
 
-// A party is callers that share one Client: they take, wait, go away and
-// release, until they are stopped, and keep account of the answers. Its
-// limiter's interval is long, so nothing comes back by itself.
-type party struct {
+// A load is callers who each take one permit of a limiter of their own, so that each grant
+// can be looked for.
+type load struct {
 	crew
-	manner
 
-	client   *rratelimiter.Client
-	limiter  *rratelimiter.RateLimiter
-	keys     redisson.Keys
-	recorder limitertest.Recorder
+	keyed  *rratelimiter.KeyedLimiter
+	prefix string
+	keys   atomic.Int64
 
 	mu      sync.Mutex
-	calls   int
-	held    int64 // permits granted and not released
-	perhaps int64 // permits that may be in use besides: of callers that left, or that got no answer
+	granted []string // the keys of their permits in Redis
 	failed  map[string]int
-	good    int       // calls that Redis answered, without an error
-	goodAt  time.Time // the last of them
-	gap     time.Duration
+	goodAt  time.Time     // the last grant
+	gap     time.Duration // the longest without one
 }
 
-// A manner is how the callers of a party behave.
-type manner struct {
-	leaves   bool             // some callers go away
-	keeps    bool             // they don't release
-	unmarked bool             // a Release may take what another Client was granted
-	expects  func(error) bool // errors that they must put up with
-}
-
-// parties are two that use one limiter.
-type parties [2]*party
-
-// gather starts two parties, each with a Client of its own.
-func gather(
-	t *testing.T, connect func() redistest.Client, name string, cfg rratelimiter.Config, like manner, opts ...rratelimiter.Option,
-) parties {
+// startLoad starts callers of limiters in one slot of a cluster.
+func startLoad(t *testing.T, rdb redistest.Client, prefix string, opts ...rratelimiter.Option) *load {
 	t.Helper()
-	var all parties
-	for i := range all {
-		id := redistest.Name(t)
-		c := &party{manner: like, failed: map[string]int{}, goodAt: time.Now()}
-		opts := append(slices.Clip(opts), rratelimiter.WithClientID(id), rratelimiter.WithObserver(&c.recorder))
-		c.client = limitertest.NewClient(t, connect(), opts...)
-		c.limiter, c.keys = c.client.RateLimiter(name), redisson.KeysOf(name, id)
-		require.NoError(t, limitertest.Second(c.limiter.TrySetRate(t.Context(), cfg)))
-		c.start(t, 4, func(context.Context, int) { c.call(t) })
-		all[i] = c
-	}
-	all[0].awaitGood(t)
-	return all
+	keyed := limitertest.NewClient(t, rdb, opts...).Keyed(prefix, limitertest.Every(1, time.Hour))
+	l := &load{keyed: keyed, prefix: prefix, failed: map[string]int{}, goodAt: time.Now()}
+	l.start(t, 8, func(context.Context, int) { l.call(t) })
+	l.awaitGrants(t, 200)
+	return l
 }
 
-// call makes one random call.
-func (c *party) call(t *testing.T) {
+func (l *load) call(t *testing.T) {
 	t.Helper()
-	ctx, o := t.Context(), op.Op{Name: op.Try, Permits: 1 + rand.Int64N(3)}
-	switch what := rand.IntN(7); {
-	case what < 3 && !c.keeps && c.put(o.Permits):
-		o.Name = op.Release
-	case what == 3:
-		o.Timeout = time.Duration(rand.IntN(60)) * time.Millisecond
-	case what == 4 && c.leaves:
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
-		defer cancel()
-		o.Name = op.Acquire
-	case what == 5:
-		o.Name = op.Take
-	}
-	a := o.Do(ctx, op.On(c.limiter))
-	unknown := errors.Is(a.Err, rratelimiter.ErrUnknownOutcome)
+	key := strconv.FormatInt(l.keys.Add(1), 10)
+	ok, err := l.keyed.TryAcquire(t.Context(), key, 1, 0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	// What it is granted late goes back, unless another Client's Release takes it for its own.
-	case o.Name == op.Acquire && errors.Is(a.Err, context.DeadlineExceeded),
-		o.Timeout > 0 && (unknown || c.unmarked && !a.OK && a.Err == nil):
-		c.add(0, o.Permits)
-		return
-	case unknown:
-		c.add(0, o.Permits)
-	case a.OK != (o.Name == op.Release): // else they are held still, or no more
-		c.add(o.Permits, 0)
+	case ok:
+		l.granted = append(l.granted, redisson.KeysOf(l.prefix+key, "").Permits)
+		l.gap = max(l.gap, time.Since(l.goodAt))
+		l.goodAt = time.Now()
+	case t.Context().Err() == nil: // else the test has failed
+		assert.True(t, transient(err), "a caller got: %v", err)
+		l.failed[kindOf(err)]++
 	}
-	c.done(t, a.Err, a.OK || o.Timeout == 0) // else its time was over, perhaps before anybody was asked
 }
 
-func (c *party) add(held, perhaps int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.held += held
-	c.perhaps += perhaps
-}
-
-// put takes permits to release out of those held.
-func (c *party) put(permits int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.held < permits {
-		return false
-	}
-	c.held -= permits
-	return true
-}
-
-// done records how a call ended.
-func (c *party) done(t *testing.T, err error, answered bool) {
+// awaitGrants waits for that many from now on.
+func (l *load) awaitGrants(t *testing.T, n int) {
 	t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.calls++
-	switch {
-	case err != nil && t.Context().Err() != nil: // the test has failed
-	case err != nil:
-		c.failed[kindOf(err)]++
-		assert.True(t, c.expects(err), "a caller got: %v", err)
-	case answered:
-		c.good++
-		c.gap = max(c.gap, time.Since(c.goodAt))
-		c.goodAt = time.Now()
+	granted := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.granted)
 	}
+	want := granted() + n
+	require.Eventually(t, func() bool { return granted() >= want }, 90*time.Second, time.Millisecond, "the callers don't come back to work")
 }
 
-func (c *party) count() (calls, good int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.calls, c.good
-}
-
-// linger lets the party make some calls, or pass some time if they hang.
-func (c *party) linger() {
-	before, _ := c.count()
-	for range 40 {
-		time.Sleep(5 * time.Millisecond)
-		if calls, _ := c.count(); calls >= before+8 {
-			return
-		}
-	}
-}
-
-// awaitGood waits until some more calls went well.
-func (c *party) awaitGood(t *testing.T) {
+// lost ends the callers and returns how many grants the server does not know, all of which it would grant again.
+func (l *load) lost(t *testing.T, rdb redistest.Client) int {
 	t.Helper()
-	_, before := c.count()
-	require.Eventually(t, func() bool {
-		_, good := c.count()
-		return good >= before+20
-	}, 90*time.Second, 10*time.Millisecond, "the callers don't come back to work")
-}
-
-func (all parties) awaitGood(t *testing.T) {
-	t.Helper()
-	for _, c := range all {
-		c.awaitGood(t)
-	}
-}
-
-// outcome is the result of two parties' calls.
-type outcome struct {
-	calls      int
-	failed     map[string]int
-	gap        time.Duration // the longest without an answer
-	perhaps    int64
-	lost, idle int64 // permits that callers hold and Redis does not know, and the other way round
-}
-
-// settle stops the parties, so that nothing is under way any more, and compares what Redis
-// holds with the answers: free and in use make up the rate, and in use is what they hold,
-// except for lost permits.
-func (all parties) settle(t *testing.T, rdb redistest.Client, cfg rratelimiter.Config) outcome {
-	t.Helper()
-	for _, c := range all {
-		c.end()
-		require.NoError(t, c.client.Close(t.Context()))
-		for _, e := range c.recorder.Events() {
-			if e.Kind == limit.PermitsGivenUp {
-				c.add(0, e.Permits) // could not be given back, so may be in use
-			}
-		}
-	}
-	of := outcome{failed: map[string]int{}}
-	inUse, held := int64(0), int64(0)
-	for i, c := range all {
-		of.calls += c.calls
-		of.gap = max(of.gap, c.gap)
-		of.perhaps += c.perhaps
-		held += c.held
-		for kind, n := range c.failed {
-			of.failed[kind] += n
-		}
-		value, permits := c.keys.Value, c.keys.Permits
-		if cfg.Type == rratelimiter.PerClient {
-			value, permits = c.keys.ClientValue, c.keys.ClientPermits
-		} else if i > 0 {
-			continue
-		}
-		free, stored := limitertest.StoredValue(t, rdb, value)
-		if !stored {
-			free = cfg.Rate
-		}
-		here := limitertest.InUse(t, rdb, permits)
-		require.Equal(t, cfg.Rate, free+here, "free and in use")
-		inUse += here
-	}
-	require.LessOrEqual(t, inUse, held+of.perhaps, "permits in use that no one took")
-	of.lost, of.idle = max(0, held-inUse), max(0, inUse-held)
-	return of
+	l.end()
+	found, err := rdb.Exists(t.Context(), l.granted...).Result()
+	require.NoError(t, err)
+	return len(l.granted) - int(found)
 }
 
 // transient reports whether an error says that a call did not run, or perhaps
 // did, as callers must expect while servers change places.
 func transient(err error) bool {
 	switch kindOf(err) {
-	case "UnknownOutcome", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "dial", "pool", "Unavailable":
+	case "UnknownOutcome", "NotReplicated", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "dial", "pool", "Unavailable":
 		return true
 	}
 	return false
@@ -314,71 +169,6 @@ func otherMasters(t *testing.T, c *redistest.Cluster, slot, masters int) []*redi
 	t.Helper()
 	owner, _ := c.Owner(t, slot)
 	return slices.DeleteFunc(c.Nodes()[:masters], func(s *redistest.Server) bool { return s == owner })
-}
-
-// A limiter's slot moves to and fro while two Clients use it. For a time some
-// of its keys are here and some there: calls are then refused unrun, TRYAGAIN.
-// No permit is lost, and none is granted twice.
-func TestReshardingWhileInUse(t *testing.T) {
-	t.Parallel()
-	const moves = 4
-	cluster := redistest.StartCluster(t, 3, 0)
-	taken := map[int]bool{}
-	for scenario, test := range map[string]struct {
-		cfg  rratelimiter.Config
-		like manner
-		opts []rratelimiter.Option
-	}{
-		"overall":       {cfg: limitertest.Every(60, time.Hour)},
-		"callers leave": {cfg: limitertest.Every(60, time.Hour), like: manner{leaves: true}},
-		"per client":    {cfg: limitertest.PerClient(60, time.Hour)},
-		"3.15.5": {cfg: limitertest.Every(60, time.Hour), like: manner{unmarked: true}, opts: []rratelimiter.Option{
-			rratelimiter.WithRedissonVersion("3.15.5"),
-		}},
-	} {
-		name := redistest.Name(t)
-		for taken[cluster.Slot(t, name)] {
-			name = redistest.Name(t)
-		}
-		taken[cluster.Slot(t, name)] = true
-		t.Run(scenario, func(t *testing.T) {
-			t.Parallel()
-			test.like.expects = undecided
-			connect := func() redistest.Client { return cluster.Client(t, nil) }
-			all := gather(t, connect, name, test.cfg, test.like, test.opts...)
-			longest := time.Duration(0)
-			for i := range moves {
-				began := time.Now()
-				moveInSteps(t, cluster, name, i, all)
-				longest = max(longest, time.Since(began))
-				all.awaitGood(t)
-			}
-			of := all.settle(t, connect(), test.cfg)
-			assert.Zero(t, of.lost, "permits that callers hold and Redis does not know")
-			if !test.like.leaves {
-				assert.LessOrEqual(t, of.idle, of.perhaps, "permits in use that no caller holds")
-			}
-			noteResult(t, "reshard", scenario, moves, of.calls, of.failed["TRYAGAIN"], of.lost, of.idle, longest, of.gap)
-		})
-	}
-}
-
-// moveInSteps moves the slot of a limiter key by key, in any order.
-func moveInSteps(t *testing.T, cluster *redistest.Cluster, name string, i int, all parties) {
-	t.Helper()
-	slot := cluster.Slot(t, name)
-	move := cluster.StartMove(t, slot, otherMasters(t, cluster, slot, 3)[i%2])
-	all[0].linger()
-	keys := []string{all[0].keys.Permits, all[0].keys.Config, all[0].keys.Value}
-	for _, c := range all {
-		keys = append(keys, c.keys.ClientValue, c.keys.ClientPermits)
-	}
-	rand.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
-	for _, key := range keys {
-		move.MoveKeys(t, key)
-		all[0].linger()
-	}
-	move.Finish(t)
 }
 
 // Of the five keys of a limiter, those that it does not use are missing, so a

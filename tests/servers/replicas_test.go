@@ -3,11 +3,8 @@ package servers_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"regexp"
-	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +15,6 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
-	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -182,23 +178,20 @@ func TestWithReplicasALeaseNeedsReplicas(t *testing.T) {
 func TestWithReplicasCallersOfOneFlightWaitOnce(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t)
-	for _, pool := range []int{2, 10} {
-		recorder := &limitertest.Recorder{}
-		rdb := r.master.Client(t, &redistest.Options{PoolSize: pool, ReadTimeout: time.Minute})
-		client := durable(t, rdb, patient, rratelimiter.WithObserver(recorder))
-		const callers, rounds, rate = 64, 20, 1000
-		l := limiterOf(client, redistest.Name(t), rate)
-		before := waits(t, rdb)
-		granted, failed := atOnce(t, callers, rounds, nil, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) })
-		require.NoError(t, client.Close(t.Context()))
-		assert.EqualValues(t, rate, granted, "those beyond the rate are refused")
-		assert.Zero(t, failed)
-		after := waits(t, rdb) - before
-		assert.Eventually(t, func() bool { return len(recorder.Flights()) == after }, time.Minute, 10*time.Millisecond,
-			"%d WAITs, %d flights", after, len(recorder.Flights()))
-		assert.Less(t, after, callers*rounds/2)
-		t.Logf("pool of %d: %d calls, %d round trips, as many WAITs", pool, callers*rounds, after)
-	}
+	recorder := &limitertest.Recorder{}
+	rdb := r.client(t)
+	client := durable(t, rdb, patient, rratelimiter.WithObserver(recorder))
+	const callers, rounds, rate = 64, 20, 1000
+	l := limiterOf(client, redistest.Name(t), rate)
+	before := waits(t, rdb)
+	granted, failed := atOnce(t, callers, rounds, nil, func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) })
+	require.NoError(t, client.Close(t.Context()))
+	assert.EqualValues(t, rate, granted, "those beyond the rate are refused")
+	assert.Zero(t, failed)
+	after := waits(t, rdb) - before
+	assert.Eventually(t, func() bool { return len(recorder.Flights()) == after }, time.Minute, 10*time.Millisecond,
+		"%d WAITs, %d flights", after, len(recorder.Flights()))
+	assert.Less(t, after, callers*rounds/2)
 }
 
 // Where no replica confirms, and where the user may not WAIT, nothing is granted that is not known to be durable.
@@ -352,148 +345,6 @@ func TestWithReplicasThatDoNotConfirmIsNoOutage(t *testing.T) {
 	awaitAvailable(t, a, 8)
 }
 
-// failovers is how many each scenario has: RRL_FAILOVERS, as the tables in
-// docs/servers.md were made, or few.
-func failovers(t *testing.T) int {
-	t.Helper()
-	text := os.Getenv("RRL_FAILOVERS")
-	if text == "" {
-		return 2
-	}
-	n, err := strconv.Atoi(text)
-	require.NoError(t, err)
-	return n
-}
-
-// A load is callers who each take one permit of a limiter of their own, so that each grant
-// can be looked for.
-type load struct {
-	crew
-
-	keyed *rratelimiter.KeyedLimiter
-	gate  sync.RWMutex // held to stop the callers
-	keys  atomic.Int64
-
-	mu      sync.Mutex
-	granted []string // the keys of permits in Redis, since the last look
-	failed  map[string]int
-	total   int
-}
-
-func startLoad(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) *load {
-	t.Helper()
-	l := &load{keyed: limitertest.NewClient(t, rdb, opts...).Keyed("load:", limitertest.Every(1, time.Hour)), failed: map[string]int{}}
-	l.start(t, 8, func(context.Context, int) { l.call(t) })
-	return l
-}
-
-func (l *load) call(t *testing.T) {
-	t.Helper()
-	l.gate.RLock()
-	defer l.gate.RUnlock()
-	key := strconv.FormatInt(l.keys.Add(1), 10)
-	ok, err := l.keyed.TryAcquire(t.Context(), key, 1, 0)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if ok {
-		l.granted = append(l.granted, redisson.KeysOf("load:"+key, "").Permits)
-		l.total++
-	} else if assert.Error(t, err) {
-		l.failed[kindOf(err)]++
-	}
-}
-
-// awaitGrants waits for that many from now on.
-func (l *load) awaitGrants(t *testing.T, n int) {
-	t.Helper()
-	granted := func() int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.total
-	}
-	want := granted() + n
-	require.Eventually(t, func() bool { return granted() >= want }, time.Minute, time.Millisecond)
-}
-
-// lost stops the callers and returns how many grants since the last look the server
-// does not know, all of which it would grant again.
-func (l *load) lost(t *testing.T, rdb redistest.Client) int {
-	t.Helper()
-	l.gate.Lock()
-	defer l.gate.Unlock()
-	found, err := rdb.Exists(t.Context(), l.granted...).Result()
-	require.NoError(t, err)
-	require.NoError(t, rdb.FlushAll(t.Context()).Err())
-	defer func() { l.granted = nil }()
-	return len(l.granted) - int(found)
-}
-
-// eachWay runs a scenario without and with WithReplicas, and notes what each failover lost.
-func eachWay(t *testing.T, scenario string, run func(t *testing.T, opts ...rratelimiter.Option) (lost []int, l []*load)) {
-	t.Helper()
-	for name, opts := range map[string][]rratelimiter.Option{
-		"plain": nil, "WithReplicas(1, 100ms)": {rratelimiter.WithReplicas(1, 100*time.Millisecond)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			lost, loads := run(t, opts...)
-			sum, most, total, failed := 0, 0, 0, map[string]int{}
-			for _, n := range lost {
-				sum, most = sum+n, max(most, n)
-			}
-			for _, l := range loads {
-				total += l.total
-				for kind, n := range l.failed {
-					failed[kind] += n
-				}
-			}
-			if len(opts) > 0 {
-				assert.Zero(t, sum)
-			}
-			t.Logf("each: %v; errors: %v", lost, failed)
-			noteResult(t, "durable", scenario, name, len(lost), sum, most, total, fmt.Sprint(failed))
-		})
-	}
-}
-
-// Masters are replaced again and again, without their consent, while callers take permits.
-func TestDurableGrantsOverSentinelFailovers(t *testing.T) {
-	t.Parallel()
-	eachWay(t, "SENTINEL FAILOVER under load", func(t *testing.T, opts ...rratelimiter.Option) (lost []int, _ []*load) {
-		s := redistest.StartSentinel(t, 1, time.Minute) // none takes a master for dead that a busy machine stalls
-		l := startLoad(t, s.Client(t, &redistest.Options{ReadTimeout: time.Second}), opts...)
-		for range failovers(t) {
-			l.awaitGrants(t, 1000)
-			master := s.Failover(t)
-			l.awaitGrants(t, 100)
-			lost = append(lost, l.lost(t, master.Client(t, nil)))
-		}
-		l.end()
-		return lost, []*load{l}
-	})
-}
-
-// The network between master and replica parts, and some time later the master dies.
-func TestDurableGrants_ReplicaIsBehind(t *testing.T) {
-	t.Parallel()
-	eachWay(t, "network parted for 0.3 s, then master killed", func(t *testing.T, opts ...rratelimiter.Option) (lost []int, loads []*load) {
-		for range failovers(t) {
-			r := startReplica(t)
-			l := startLoad(t, r.client(t), opts...)
-			l.awaitGrants(t, 200)
-			close(r.silent)
-			time.Sleep(300 * time.Millisecond)
-			l.gate.Lock() // no call meets the new master before it is one
-			r.takeOver(t)
-			l.gate.Unlock()
-			l.end()
-			lost, loads = append(lost, l.lost(t, r.server.Client(t, nil))), append(loads, l)
-			r.server.Kill()
-		}
-		return lost, loads
-	})
-}
-
 // BenchmarkWithReplicas measures what durable grants cost: callers without, and with one
 // WAIT for each round trip.
 //
@@ -501,46 +352,19 @@ func TestDurableGrants_ReplicaIsBehind(t *testing.T) {
 func BenchmarkWithReplicas(b *testing.B) {
 	master := redistest.StartRedis(b)
 	follow(b, master, redistest.StartRedis(b), master.Addr())
-	for _, of := range []struct{ limiters, callers int }{{1, 1}, {1, 8}, {1, 64}, {1, 256}, {1000, 64}} {
-		for _, way := range []string{"plain", "WithReplicas"} {
-			b.Run(fmt.Sprintf("limiters=%d/callers=%d/%s", of.limiters, of.callers, way), func(b *testing.B) {
-				benchmarkDurable(b, master, of.limiters, of.callers, way)
+	for way, opts := range map[string][]rratelimiter.Option{"plain": nil, "WithReplicas": {rratelimiter.WithReplicas(1, time.Second)}} {
+		for _, callers := range []int{1, 64} {
+			b.Run(fmt.Sprintf("callers=%d/%s", callers, way), func(b *testing.B) {
+				client := limitertest.NewClient(b, master.Client(b, nil), opts...)
+				l := limitertest.ByDefault(client, redistest.Name(b), rratelimiter.PerSecond(1_000_000))
+				limitertest.MustAcquire(b, l, 1)
+				b.ResetTimer()
+				limitertest.Together(callers, func(i int) {
+					for n := i; n < b.N; n += callers {
+						assert.NoError(b, l.Acquire(b.Context(), 1))
+					}
+				})
 			})
 		}
 	}
-}
-
-func benchmarkDurable(b *testing.B, master *redistest.Server, count, callers int, way string) {
-	b.Helper()
-	rdb := master.Client(b, nil)
-	ctx := context.Background()
-	var opts []rratelimiter.Option
-	if way == "WithReplicas" {
-		opts = append(opts, rratelimiter.WithReplicas(1, time.Second))
-	}
-	client := limitertest.NewClient(b, rdb, opts...)
-	var limiters []*rratelimiter.RateLimiter
-	for range count {
-		l := limitertest.ByDefault(client, redistest.Name(b), rratelimiter.PerSecond(1_000_000))
-		require.NoError(b, l.Acquire(ctx, 1))
-		limiters = append(limiters, l)
-	}
-	var next atomic.Int64
-	all := make([]time.Duration, b.N)
-	b.ResetTimer()
-	limitertest.Together(callers, func(int) {
-		for n := int(next.Add(1)) - 1; n < b.N; n = int(next.Add(1)) - 1 {
-			start := time.Now()
-			if err := limitertest.Granted(limiters[n%count].TryAcquire(ctx, 1, 0)); err != nil {
-				b.Error(err)
-				return
-			}
-			all[n] = time.Since(start)
-		}
-	})
-	b.StopTimer()
-	slices.Sort(all)
-	b.ReportMetric(float64(all[len(all)/2].Microseconds()), "p50-us")
-	b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), "p99-us")
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
 }

@@ -28,7 +28,6 @@ func TestPage(t *testing.T) {
 		"servers": "redis-7.0\tsingle\tpassed\t500\t0\t2\t40\nredis-7.0\ttls\tpassed\t400\t0\t9\t41\n" +
 			"valkey-9.1\ttls\tn/a: built without TLS\t0\t0\t0\t1\n",
 		"TestRowsTakenForPermits": "4.7.0\tlost\t9\tJava\t1\t1\n4.7.0\tlost\t9\tGo\t2\t1\n",
-		"reshard":                 "overall\t4\t900\t0\t0\t0\t1.7\t1.8\n",
 		"TestUnknown":             "what is this\n",
 	})
 	require.NoError(t, err)
@@ -44,8 +43,6 @@ func TestPage(t *testing.T) {
 	assert.Contains(t, page, "| tls | 400 | n/a |\n")
 	assert.Contains(t, page, "| single | 500 | not run |\n")
 	assert.Contains(t, page, "- valkey-9.1, tls: built without TLS\n")
-	assert.Contains(t, page, "## Resharding")
-	assert.Contains(t, r.files()["resharding.csv"], "\noverall,4,900,")
 	assert.NotContains(t, r.files(), "failovers.csv", "nothing was recorded of it")
 	assert.NotContains(t, page, "## Failover", "nothing was recorded of it")
 }

@@ -45,7 +45,7 @@ func (r *results) files() map[string]string {
 	files := map[string]string{}
 	for name, rows := range map[string][][]string{
 		"operations": r.operationRows(), "topologies": r.topologyRows(), "versions": r.versionRows(), "fleets": r.fleetRows(), "breaks": r.breakRows(), "rows": r.rowRows(),
-		"behind": append([][]string{hammerColumns}, hammerRows(r.behind)...), "failovers": r.failoverRows(), "resharding": r.reshardRows(),
+		"behind": append([][]string{hammerColumns}, hammerRows(r.behind)...), "failovers": r.failoverRows(),
 	} {
 		if len(rows) > 1 {
 			var b strings.Builder
@@ -110,11 +110,6 @@ func (r *results) breakRows() [][]string {
 
 func (r *results) failoverRows() [][]string {
 	return append([][]string{{"scenario", "rate", "over-granted", "lost", "seconds until it worked again"}}, r.failovers...)
-}
-
-func (r *results) reshardRows() [][]string {
-	head := []string{"limiter", "moves", "calls", "failed for the move", "lost", "idle", "longest move, s", "longest pause, s"}
-	return append([][]string{head}, r.reshards...)
 }
 
 // rowRows has how many each release grants if Java took the permits, and if Go did.

@@ -57,7 +57,6 @@ func (r *results) page() string {
 	section("A clock that is read too early", r.behindText(), len(r.behind) > 0)
 	section("Servers by features", r.serverTable(), len(r.servers) > 0)
 	section("Failover", r.failoverText(), len(r.failovers) > 0)
-	section("Resharding", r.reshardText(), len(r.reshards) > 0)
 	return strings.TrimRight(b.String(), "\n") + "\n"
 }
 
@@ -224,14 +223,6 @@ func (r *results) failoverText() string {
 	return `Grants beyond the rate in one interval, with asynchronous replication: [failovers.csv](compatibility/failovers.csv).
 [servers](servers.md#what-a-failover-can-over-grant) explains each scenario.
 
-    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas|WaitTells' ./tests/servers
-`
-}
-
-func (r *results) reshardText() string {
-	return `The limiter's slot is moved key by key while callers acquire, wait, leave and release. Lost or minted permits would show as a
-difference between what callers hold and what is in use: [resharding.csv](compatibility/resharding.csv).
-
-    go test -v -run TestReshardingWhileInUse ./tests/servers
+    go test -v -run 'WhileInUse|ThatLosesWrites|MinReplicas' ./tests/servers
 `
 }

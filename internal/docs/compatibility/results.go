@@ -14,14 +14,14 @@ import (
 // results are what the tests recorded, a table a file: see record in
 // compat_test, and scripts/matrix.sh.
 type results struct {
-	turns, fleetTurns   map[string]map[string]count // by releases, by side and operation
-	topologies          map[string]map[string]int   // operations by turns, by topology and release
-	hammers, fleets     []hammer
-	behind              []hammer
-	rows                []rows
-	breaks              []breaks
-	servers             []cell
-	failovers, reshards [][]string
+	turns, fleetTurns map[string]map[string]count // by releases, by side and operation
+	topologies        map[string]map[string]int   // operations by turns, by topology and release
+	hammers, fleets   []hammer
+	behind            []hammer
+	rows              []rows
+	breaks            []breaks
+	servers           []cell
+	failovers         [][]string
 }
 
 // count is how many operations were compared, and how many came out wrong.
@@ -108,7 +108,6 @@ func readResults(dir string) (*results, error) {
 			r.servers = append(r.servers, cell{words[0], words[1], why, number(3), number(4), number(5), number(6)})
 		}),
 		read("failover", 5, func(words []string, _ func(int) int) { r.failovers = append(r.failovers, words) }),
-		read("reshard", 8, func(words []string, _ func(int) int) { r.reshards = append(r.reshards, words) }),
 	)
 	return r, err
 }
