@@ -26,9 +26,6 @@ type Cluster struct {
 	nodes []*Server
 	ids   map[*Server]string
 	stood map[*Server]time.Time // when a node last stood for election
-	// Allows one step of a SlotMove at a time: two masters that each move a key to the other
-	// would wait for one another, and see awaitEpochs.
-	moving sync.Mutex
 }
 
 // StartCluster starts a cluster of that many masters, among which the slots are shared out,

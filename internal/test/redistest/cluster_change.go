@@ -15,7 +15,7 @@ import (
 const migrateTimeoutMillis = 60_000
 
 // A SlotMove is the move of a slot from one master to another, step by step: in
-// between, some of the slot's keys are here and some there.
+// between, some of the slot's keys are here and some there. One slot of a cluster moves at a time.
 type SlotMove struct {
 	cluster  *Cluster
 	slot     int
@@ -36,8 +36,6 @@ func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 // MoveKeys moves these keys, or if none is named, all that the slot has left.
 func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 	t.Helper()
-	m.cluster.moving.Lock()
-	defer m.cluster.moving.Unlock()
 	host, port := m.to.hostPort()
 	for all := len(keys) == 0; ; {
 		if all {
@@ -62,8 +60,6 @@ func (m *SlotMove) MoveKeys(t testing.TB, keys ...string) {
 // Finish gives the slot to its new master, and waits until all nodes know.
 func (m *SlotMove) Finish(t testing.TB) {
 	t.Helper()
-	m.cluster.moving.Lock()
-	defer m.cluster.moving.Unlock()
 	m.cluster.awaitEpochs(t)
 	m.assign(t)
 	m.cluster.waitOwner(t, m.slot, m.to, 1, func() { m.assign(t) })
@@ -116,45 +112,16 @@ func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 	must(t, on.ask(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err())
 }
 
-const takeover = "TAKEOVER"
-
 // Failover makes a replica the master of its slots: in agreement with its master, so that no
 // write is lost, or if it takesOver at once and by itself, for example with the master and the
 // majority gone. It returns when all nodes that are alive know, and the old master, if it is,
 // is in step as a replica.
 func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	t.Helper()
+	order := []any{"CLUSTER", "FAILOVER"}
 	if takesOver {
-		c.failover(t, replica, takeover)
+		order = append(order, "TAKEOVER")
 	} else {
-		c.failover(t, replica)
-	}
-}
-
-// ForceFailover makes a replica the master by the votes of the other masters,
-// without the consent of its own, which may be gone; else it is like Failover.
-func (c *Cluster) ForceFailover(t testing.TB, replica *Server) {
-	t.Helper()
-	c.failover(t, replica, "FORCE")
-}
-
-// Electable reports whether a replica may stand for election. For two node timeouts, and two
-// seconds at least, Redis counts the votes that a node got for those of its next election: it
-// would be a master to itself alone, and lose writes.
-func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
-	t.Helper()
-	const setting = "cluster-node-timeout"
-	var millis int64
-	must(t, replica.do(func(rdb Client) error {
-		_, err := fmt.Sscan(rdb.ConfigGet(t.Context(), setting).Val()[setting], &millis)
-		return err
-	}))
-	return time.Since(c.stood[replica]) > max(2*time.Duration(millis)*time.Millisecond, 2*time.Second)
-}
-
-func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
-	t.Helper()
-	if !slices.Contains(how, any(takeover)) {
 		for !c.Electable(t, replica) {
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -162,7 +129,7 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 	}
 	var slot int
 	var nodes []*Server
-	ask := func() error { return replica.ask(t.Context(), append([]any{"CLUSTER", "FAILOVER"}, how...)...).Err() }
+	ask := func() error { return replica.ask(t.Context(), order...).Err() }
 	must(t, replica.do(func(rdb Client) (err error) {
 		slot, nodes, err = c.find(t.Context(), rdb, func(r redis.ClusterSlot) bool {
 			return slices.ContainsFunc(r.Nodes, func(n redis.ClusterNode) bool { return c.node(n.ID) == replica })
@@ -179,6 +146,20 @@ func (c *Cluster) failover(t testing.TB, replica *Server, how ...any) {
 			_ = ask() // refused if it has just become one
 		}
 	})
+}
+
+// Electable reports whether a replica may stand for election. For two node timeouts, and two
+// seconds at least, Redis counts the votes that a node got for those of its next election: it
+// would be a master to itself alone, and lose writes.
+func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
+	t.Helper()
+	const setting = "cluster-node-timeout"
+	var millis int64
+	must(t, replica.do(func(rdb Client) error {
+		_, err := fmt.Sscan(rdb.ConfigGet(t.Context(), setting).Val()[setting], &millis)
+		return err
+	}))
+	return time.Since(c.stood[replica]) > max(2*time.Duration(millis)*time.Millisecond, 2*time.Second)
 }
 
 // Nodes that still disagree get their orders again, at first soon. On a busy machine asking them

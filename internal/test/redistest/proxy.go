@@ -30,7 +30,6 @@ type Proxy struct {
 		f func(Command) Action
 	}
 
-	choked   atomic.Int64 // bytes a second that pass each way of a connection; 0: all
 	requests atomic.Int64
 	relayed  atomic.Int64 // connections
 
@@ -122,10 +121,6 @@ func (p *Proxy) OnCommand(f func(Command) Action) {
 	defer p.hook.Unlock()
 	p.hook.f = f
 }
-
-// Choke lets no more than that many bytes a second pass from now on, each way of each
-// connection; 0 lets all pass.
-func (p *Proxy) Choke(bytesPerSecond int) { p.choked.Store(int64(bytesPerSecond)) }
 
 // HangUp closes all connections, whatever is on its way. New ones can be made.
 func (p *Proxy) HangUp() { p.locked(p.closeConns) }
@@ -256,23 +251,4 @@ func (p *Proxy) keep(conn net.Conn) (open bool) {
 func (p *Proxy) drop(conn net.Conn) {
 	_ = conn.Close()
 	p.locked(func() { delete(p.conns, conn) })
-}
-
-// write writes as fast as the choke lets it.
-func (p *Proxy) write(to net.Conn, raw []byte) error {
-	for {
-		rate := p.choked.Load()
-		if rate == 0 {
-			_, err := to.Write(raw)
-			return err
-		}
-		part := raw[:min(int64(len(raw)), max(1, rate/100))]
-		p.hold(Action{after: time.Duration(len(part)) * time.Second / time.Duration(rate)})
-		if _, err := to.Write(part); err != nil {
-			return err
-		}
-		if raw = raw[len(part):]; len(raw) == 0 {
-			return nil
-		}
-	}
 }

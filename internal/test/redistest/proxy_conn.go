@@ -97,12 +97,8 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 	c.proxy.addInFlight(len(actions))
 	c.mu.Unlock()
 	c.changed.Broadcast()
-	if len(actions) > 1 {
-		// Not choked: no other request comes between the two.
-		_, err := c.up.Write(raw)
-		return err == nil
-	}
-	return c.proxy.write(c.up, raw) == nil
+	_, err := c.up.Write(raw)
+	return err == nil
 }
 
 func (c *proxyConn) waitAnswers() {
@@ -188,7 +184,10 @@ func (c *proxyConn) deliver(raw []byte) {
 	c.mu.Lock()
 	silent := c.silent
 	c.mu.Unlock()
-	if !silent && c.proxy.write(c.down, raw) != nil {
+	if silent {
+		return
+	}
+	if _, err := c.down.Write(raw); err != nil {
 		c.hush()
 	}
 }

@@ -1,6 +1,7 @@
 package redistest_test
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"os"
@@ -21,27 +22,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestName(t *testing.T) {
+// Else the test that ends first would remove the other's keys.
+func TestName_TellsTestsApart(t *testing.T) {
 	t.Parallel()
-
-	t.Run("has no {braces} or spaces", func(t *testing.T) {
-		t.Parallel()
-		name := redistest.Name(t)
-		assert.True(t, strings.HasPrefix(name, "TestName/has_no__braces__or_spaces"), name)
-	})
-
-	// Else the test that ends first would remove the other's keys.
-	t.Run("tells tests apart whose names are alike", func(t *testing.T) {
-		t.Parallel()
-		prefixes := map[string]bool{}
-		for _, name := range []string{"5", " 5", "+5", "_5", "{5", "\x00"} {
-			t.Run("n"+name, func(t *testing.T) {
-				prefix, _, _ := strings.Cut(redistest.Name(t), ":")
-				assert.False(t, prefixes[prefix], prefix)
-				prefixes[prefix] = true
-			})
-		}
-	})
+	prefixes := map[string]bool{}
+	for _, name := range []string{"5", " 5", "+5", "_5", "{5", "\x00"} {
+		t.Run("n"+name, func(t *testing.T) {
+			prefix, _, _ := strings.Cut(redistest.Name(t), ":")
+			assert.False(t, prefixes[prefix], prefix)
+			prefixes[prefix] = true
+		})
+	}
 }
 
 // asChild runs one test of this binary in a process of its own, with env added.
@@ -62,18 +53,47 @@ func TestChild(t *testing.T) {
 	if how == "" {
 		return
 	}
-	shared, own := redistest.Shared(t), redistest.StartRedis(t)
-	for _, s := range []*redistest.Server{shared, own} {
+	for _, s := range []*redistest.Server{redistest.Shared(t), redistest.StartRedis(t)} {
 		dir := s.Client(t, nil).ConfigGet(t.Context(), "dir").Val()["dir"]
 		fmt.Printf("server %s %s\n", s.Addr(), dir)
 	}
 	switch how {
-	case "panic":
+	case "panics":
 		panic("as told")
-	case "wait":
+	case "is killed":
 		fmt.Println("waiting")
 		select {}
 	}
+}
+
+func TestServers_EndWithTestBinary(t *testing.T) {
+	t.Parallel()
+	redistest.Shared(t)
+	limitertest.Each(t, limitertest.Rows("returns", "panics", "is killed"), func(t *testing.T, how string) {
+		cmd := asChild(t, "TestChild", "REDISTEST_CHILD="+how)
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		servers := map[string]string{}
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var addr, dir string
+			if _, err := fmt.Sscanf(lines.Text(), "server %s %s", &addr, &dir); err == nil {
+				servers[addr] = dir
+			}
+			if lines.Text() == "waiting" {
+				require.NoError(t, cmd.Process.Kill())
+			}
+		}
+		_ = cmd.Wait()
+		require.Len(t, servers, 2)
+		for addr, dir := range servers {
+			require.Eventually(t, func() bool {
+				_, listens := net.Dial("tcp", addr)
+				_, err := os.Stat(dir)
+				return listens != nil && os.IsNotExist(err)
+			}, time.Minute, 5*time.Millisecond, "%s and %s are still there", addr, dir)
+		}
+	})
 }
 
 func TestWithoutAServer(t *testing.T) {
@@ -103,15 +123,6 @@ func TestWithoutAServer(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want.said, string(said))
 	})
-}
-
-func listens(addr string) bool {
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		return false
-	}
-	_ = conn.Close()
-	return true
 }
 
 // What the operations need is tested beside them; here, that nothing more is given.
@@ -151,43 +162,10 @@ func TestTopology(t *testing.T) {
 	require.NoError(t, rdb.Process(t.Context(), cmd))
 	assert.Equal(t, "7", cmd.Val())
 
-	hash := redis.NewCmd(t.Context(), "hgetall", name)
-	err := rdb.Process(t.Context(), hash)
-	switch redistest.CurrentTopology(t) {
-	case redistest.ACL, redistest.TLSWithACL:
-		require.ErrorContains(t, err, "NOPERM")
-		other := redis.NewCmd(t.Context(), "get", "TestTopolog")
-		require.ErrorContains(t, rdb.Process(t.Context(), other), "NOPERM")
-	case redistest.RESP2:
-		assert.IsType(t, []any{}, hash.Val(), "there are no maps")
-	default:
-		assert.IsType(t, map[any]any{}, hash.Val())
+	if topology := redistest.CurrentTopology(t); topology == redistest.ACL || topology == redistest.TLSWithACL {
+		require.ErrorContains(t, rdb.Process(t.Context(), redis.NewCmd(t.Context(), "hgetall", name)), "NOPERM")
+		require.ErrorContains(t, rdb.Process(t.Context(), redis.NewCmd(t.Context(), "get", "TestTopolog")), "NOPERM")
 	}
-	switch redistest.CurrentTopology(t) {
-	case redistest.Clustered:
-		assert.IsType(t, (*redis.ClusterClient)(nil), rdb)
-	case redistest.RingOfMany:
-		assert.IsType(t, (*redis.Ring)(nil), rdb)
-	}
-}
-
-// proxied runs test with a proxy in front of each kind of server; direct is a
-// client that does not go through it. The client it hands out does not retry.
-func proxied(t *testing.T, test func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client)) {
-	t.Helper()
-	opt := &redistest.Options{MaxRetries: -1, ReadTimeout: 5 * time.Second}
-	inMemory := func(t *testing.T, direct redistest.Client) {
-		p := redistest.ProxyTo(t, direct)
-		test(t, p, p.Client(t, opt), direct)
-	}
-	limitertest.Each(t, map[string]func(t *testing.T){
-		"miniredis": func(t *testing.T) { redistest.Virtual(t, inMemory) },
-		"redis":     func(t *testing.T) { redistest.VirtualServer(t, inMemory) },
-		"sockets": func(t *testing.T) {
-			p := redistest.StartProxy(t, redistest.Shared(t).Addr())
-			test(t, p, p.Client(t, opt), redistest.Redis(t))
-		},
-	}, func(t *testing.T, run func(t *testing.T)) { run(t) })
 }
 
 func TestProxyInAPipeline(t *testing.T) {
@@ -206,10 +184,11 @@ func TestProxyInAPipeline(t *testing.T) {
 		"Pass":       {redistest.Pass.After(10 * time.Millisecond), []int64{1, 2, 3}, "3"},
 		"Late":       {redistest.Late.After(10 * time.Millisecond), []int64{1, 2, 3}, "3"},
 	}, func(t *testing.T, test row) {
-		proxied(t, func(t *testing.T, p *redistest.Proxy, rdb, direct redistest.Client) {
+		opt := &redistest.Options{MaxRetries: -1, ReadTimeout: 5 * time.Second}
+		check := func(t *testing.T, p *redistest.Proxy, direct redistest.Client) {
 			ctx, name := t.Context(), redistest.Name(t)
 			p.OnCommand(redistest.Nth(2, name, test.action))
-			cmds, _ := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			cmds, _ := p.Client(t, opt).Pipelined(ctx, func(pipe redis.Pipeliner) error {
 				for range 3 {
 					pipe.Incr(ctx, name)
 				}
@@ -224,34 +203,10 @@ func TestProxyInAPipeline(t *testing.T) {
 			assert.Equal(t, test.answers, answers)
 			p.Settle(t)
 			assert.Equal(t, test.ran, direct.Get(ctx, name).Val())
-		})
+		}
+		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { check(t, redistest.ProxyTo(t, rdb), rdb) })
+		check(t, redistest.StartProxy(t, redistest.Shared(t).Addr()), redistest.Redis(t))
 	})
-}
-
-func TestVirtual(t *testing.T) {
-	t.Parallel()
-	for range 3 {
-		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-			ctx := t.Context()
-			require.Zero(t, rdb.DBSize(ctx).Val())
-			before, err := rdb.Time(ctx).Result()
-			require.NoError(t, err)
-			assert.WithinDuration(t, time.Now(), before, 0)
-			assert.EqualValues(t, 946684800, before.Unix(), "no wall clock")
-			require.NoError(t, rdb.Set(ctx, "key", "value", time.Hour).Err())
-
-			time.Sleep(time.Hour - time.Microsecond)
-			after, err := rdb.Eval(ctx, "local t = redis.call('TIME') return t[1] .. ' ' .. t[2]", nil).Text()
-			require.NoError(t, err)
-			assert.Equal(t, strconv.FormatInt(before.Unix()+3599, 10)+" 999999", after)
-			assert.EqualValues(t, 1, rdb.Exists(ctx, "key").Val())
-
-			// Redis keeps a key to the end of its last millisecond.
-			time.Sleep(time.Millisecond + time.Microsecond)
-			assert.EqualValues(t, 0, rdb.Exists(ctx, "key").Val())
-			require.NoError(t, rdb.Set(ctx, "left", "behind", 0).Err())
-		})
-	}
 }
 
 // A clock that is set back moves the moments away at which keys expire.
@@ -260,6 +215,7 @@ func TestStepping(t *testing.T) {
 	for range 2 {
 		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 			ctx, start := t.Context(), time.Now()
+			require.Zero(t, rdb.DBSize(ctx).Val())
 			require.NoError(t, rdb.Set(ctx, "key", "value", time.Minute).Err())
 			require.NoError(t, rdb.Set(ctx, "stays", "value", 0).Err())
 			time.Sleep(10 * time.Second)

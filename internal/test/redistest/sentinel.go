@@ -18,7 +18,6 @@ const (
 	masterName   = "main"
 	sentinels    = 3
 	quorum       = 2
-	replicaUser  = "replica"
 	givenUpAfter = 10 * time.Second // far more than a failover takes
 )
 
@@ -40,14 +39,9 @@ func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...
 
 // startSentinel also returns the servers if not all came up.
 func startSentinel(replicas int, downAfter time.Duration, args []string) (*Sentinel, error) {
-	sp := spec{args: append([]string{
-		// A user of their own for replicas, which CutReplication locks out.
-		"--user", replicaUser, "on", ">" + replicaUser, "+psync", "+replconf", "+ping",
-		"--masteruser", replicaUser, "--masterauth", replicaUser,
-	}, args...)}
 	s := &Sentinel{}
 	var err error
-	s.data, err = startAll(1+replicas, func() (*Server, error) { return start(Default, sp) })
+	s.data, err = startAll(1+replicas, func() (*Server, error) { return start(Default, spec{args: args}) })
 	if err != nil {
 		return s, err
 	}
@@ -128,16 +122,6 @@ func (s *Sentinel) Replicas(t testing.TB) []*Server {
 	t.Helper()
 	master := s.Master(t)
 	return slices.DeleteFunc(slices.Clone(s.data), func(server *Server) bool { return server == master || !server.answers() })
-}
-
-// CutReplication ends all replication from the master, for good: writes to it from now on are
-// lost with it. The Sentinels still choose among its replicas, if it goes within some seconds.
-// Freezing a replica would not do: the network keeps for it what it has been sent.
-func (s *Sentinel) CutReplication(t testing.TB) {
-	t.Helper()
-	master := s.Master(t)
-	must(t, master.ask(t.Context(), "ACL", "SETUSER", replicaUser, "off").Err())
-	must(t, master.ask(t.Context(), "CLIENT", "KILL", "TYPE", "replica").Err())
 }
 
 // Failover makes a Sentinel replace the master at once, once all are in order, without its

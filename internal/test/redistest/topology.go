@@ -31,10 +31,7 @@ const (
 	RingOfMany Topology = "ring"     // three servers that a redis.Ring shares keys out among
 )
 
-// Topologies returns all of them.
-func Topologies() []Topology {
-	return []Topology{Single, RESP2, TLS, ACL, TLSWithACL, Sentinels, Clustered, RingOfMany}
-}
+var topologies = []Topology{Single, RESP2, TLS, ACL, TLSWithACL, Sentinels, Clustered, RingOfMany}
 
 // CurrentTopology returns the one that RRL_TOPOLOGY names.
 func CurrentTopology(t testing.TB) Topology {
@@ -43,8 +40,8 @@ func CurrentTopology(t testing.TB) Topology {
 	if name == "" {
 		return Single
 	}
-	if !slices.Contains(Topologies(), name) {
-		t.Fatalf("RRL_TOPOLOGY is %q and should be one of %v", name, Topologies())
+	if !slices.Contains(topologies, name) {
+		t.Fatalf("RRL_TOPOLOGY is %q and should be one of %v", name, topologies)
 	}
 	return name
 }
