@@ -146,9 +146,9 @@ func mutants(rows [][]string) string {
 	return csvText([]string{"fault of ours", "rounds until it was found", "time", "by the check of"}, lines)
 }
 
-// statements: package, mutants, killed, harmless, survivors, those that no test comes by, those not asked for to the end.
+// statements: package, mutants, killed, survivors, those that no test comes by, those not asked for to the end.
 func statements(rows [][]string) string {
-	columns := []string{"changes", "noticed", "harmless", "survive", "no test comes by", "not tried on all tests"}
+	columns := []string{"changes", "noticed", "survive", "no test comes by", "not tried on all tests"}
 	c := counts{}
 	for _, row := range rows {
 		for i, column := range columns {

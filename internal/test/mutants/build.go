@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -156,11 +155,11 @@ func (r *run) build(path string) (*suite, error) {
 	return s, err
 }
 
-// records are what steps have said of mutants, a line each: the mutant's number, the step, what killed it or nothing.
+// records are what suites have said of mutants, a line each: the mutant's number, the suite, what killed it or nothing.
 type records struct {
 	file *os.File
 	by   map[string]string // of each mutant that was killed
-	over map[string]bool   // mutants with steps that they have survived
+	over map[string]bool   // mutants with suites that they have survived
 }
 
 func (rs *records) open(path string) error {
@@ -178,107 +177,76 @@ func (rs *records) open(path string) error {
 	return err
 }
 
-func (rs *records) note(mutant, step, by string) {
+func (rs *records) note(mutant, suite, by string) {
 	if by != "" {
 		rs.by[mutant] = by
 	} else {
-		rs.over[mutant+" "+step] = true
+		rs.over[mutant+" "+suite] = true
 	}
 }
 
-func (rs *records) add(m mutant, st step, by string) {
+func (rs *records) add(m mutant, s *suite, by string) {
 	if by != "" {
-		by = st.suite.path + " " + by
+		by = s.path + " " + by
 	}
 	number := fmt.Sprint(m.number)
-	rs.note(number, st.key(), by)
-	fmt.Fprintf(rs.file, "%s\t%s\t%s\n", number, st.key(), by)
+	rs.note(number, s.hash, by)
+	fmt.Fprintf(rs.file, "%s\t%s\t%s\n", number, s.hash, by)
 }
 
 // killer returns what has killed a mutant, or nothing.
 func (rs *records) killer(m mutant) string { return rs.by[fmt.Sprint(m.number)] }
 
-func (rs *records) passed(m mutant, st step) bool { return rs.over[fmt.Sprint(m.number)+" "+st.key()] }
+// passed reports whether a mutant has survived a suite: one whose tests have changed is another.
+func (rs *records) passed(m mutant, s *suite) bool { return rs.over[fmt.Sprint(m.number)+" "+s.hash] }
 
 // What has become of mutants.
 const (
 	killed    = "killed"
 	survives  = "survives"
-	harmless  = "harmless"
 	unreached = "no test comes by"
 	unasked   = "not asked for to the end"
 )
 
 // report prints what has survived, and writes how many have to a file for docs/reliability.md.
 func (r *run) report(dir string) error {
-	all, excused := map[string]map[string]int{}, readHarmless(harmlessText)
+	all := map[string]map[string]int{}
 	for _, m := range r.mutants {
 		of, fate := m.folder(), r.fate(m)
 		if all[of] == nil {
 			all[of] = map[string]int{}
 		}
-		if fate == survives && excused[m.key()] {
-			fate = harmless
-		}
 		all[of][fate]++
 		if r.mine(m) && (fate == survives || fate == unreached) {
 			fmt.Printf("%s: %v\n", fate, m)
 		}
-		delete(excused, m.key())
 	}
 	var text strings.Builder
 	for _, of := range slices.Sorted(maps.Keys(all)) {
 		sum, line := 0, ""
-		for _, fate := range []string{killed, harmless, survives, unreached, unasked} {
+		for _, fate := range []string{killed, survives, unreached, unasked} {
 			sum += all[of][fate]
 			line += fmt.Sprintf("\t%d", all[of][fate])
 		}
 		fmt.Fprintf(&text, "%s\t%d%s\n", of, sum, line)
 		fmt.Printf("%s: %d mutants: %v\n", of, sum, all[of])
 	}
-	for key := range excused {
-		if file, _, _ := strings.Cut(key, ":"); all[path.Dir(file)] != nil {
-			fmt.Println("harmless.txt names what is gone:", key)
-		}
-	}
 	return write(filepath.Join(dir, "statements.tsv"), []byte(text.String()))
 }
 
-//go:embed harmless.txt
-var harmlessText string
-
-// key names a mutant whatever line it is in.
-func (m mutant) key() string {
-	file, _, _ := strings.Cut(m.where, ":")
-	return fmt.Sprintf("%s: %s: %s: %s", file, m.in, m.kind, m.text)
-}
-
-// readHarmless returns the keys of mutants that no test can or need notice. Lines with # say why.
-func readHarmless(text string) map[string]bool {
-	keys := map[string]bool{}
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			keys[line] = true
-		}
-	}
-	return keys
-}
-
-// fate returns what has become of a mutant: if a step is left that may kill it, it was not asked for to the end.
+// fate returns what has become of a mutant: if a suite is left that may kill it, it was not asked for to the end.
 func (r *run) fate(m mutant) string {
 	fate := unreached
 	if r.partly {
 		fate = unasked
 	}
 	for _, s := range r.suites {
-		for _, long := range []bool{false, true} {
-			switch st := (step{s, long}); {
-			case len(st.testsOf(m)) == 0:
-			case !r.records.passed(m, st):
-				fate = unasked
-			case fate == unreached:
-				fate = survives
-			}
+		switch {
+		case len(s.testsOf(m)) == 0:
+		case !r.records.passed(m, s):
+			fate = unasked
+		case fate == unreached:
+			fate = survives
 		}
 	}
 	if r.records.killer(m) != "" {

@@ -5,7 +5,7 @@
 //
 // All changes of Go code are in one build of the tests, and an environment variable says which is active. Before, each
 // test shows by itself which it comes by. Then the suites are asked one after another, each for all changes that those
-// before it have not noticed, the short tests of all before the long ones. Records in a directory let the next run go
+// before it have not noticed. Records in a directory let the next run go
 // on from where this one ended; they begin anew if the packages have changed, and tests that have changed are run again
 // for what has survived. Run it in the repository's root.
 package main
@@ -101,10 +101,7 @@ func (r *run) survey(dir string, packages, tests []string) error {
 			return err
 		}
 		r.suites = append(r.suites, s)
-		r.ask(step{s, false})
-	}
-	for _, s := range r.suites {
-		r.ask(step{s, true})
+		r.ask(s)
 	}
 	return r.report(filepath.Join(dir, "results"))
 }
@@ -210,40 +207,22 @@ func (s *suite) run(names []string, limit time.Duration, env ...string) (said []
 	return said, busy, err
 }
 
-// A step is some of a suite's tests: those that compute long are apart, for later.
-type step struct {
-	suite *suite
-	long  bool
-}
-
-const isLong = 300 * time.Millisecond
-
-func (st step) String() string {
-	if st.long {
-		return st.suite.path + " (long)"
-	}
-	return st.suite.path
-}
-
-// key names the step in the records: tests that have changed are run again.
-func (st step) key() string { return fmt.Sprintf("%s-%t", st.suite.hash, st.long) }
-
-// testsOf returns the step's tests that come by a mutant.
-func (st step) testsOf(m mutant) (names []string) {
-	for name, t := range st.suite.tests {
+// testsOf returns the tests that come by a mutant.
+func (s *suite) testsOf(m mutant) (names []string) {
+	for name, t := range s.tests {
 		_, reached := slices.BinarySearch(t.Reached, m.number)
-		if !t.Failed && st.long == (t.Busy > isLong) && (reached || m.file != "") {
+		if !t.Failed && (reached || m.file != "") {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// ask runs a step's tests for each mutant of this part that is still there.
-func (r *run) ask(st step) {
+// ask runs a suite's tests for each mutant of this part that is still there.
+func (r *run) ask(s *suite) {
 	began, asked, killed := time.Now(), 0, 0
 	left := slices.DeleteFunc(slices.Clone(r.mutants), func(m mutant) bool {
-		return !r.mine(m) || r.records.killer(m) != "" || r.records.passed(m, st) || len(st.testsOf(m)) == 0
+		return !r.mine(m) || r.records.killer(m) != "" || r.records.passed(m, s) || len(s.testsOf(m)) == 0
 	})
 	var lock sync.Mutex
 	each(r.jobs, len(left), func(i int) {
@@ -251,11 +230,11 @@ func (r *run) ask(st step) {
 			return
 		}
 		lock.Lock()
-		first, others := st.inOrder(left[i])
+		first, others := s.inOrder(left[i])
 		lock.Unlock()
-		by, err := r.kills(st, left[i], first)
+		by, err := r.kills(s, left[i], first)
 		if by == "" && err == nil && len(others) > 0 {
-			by, err = r.kills(st, left[i], others)
+			by, err = r.kills(s, left[i], others)
 		}
 		lock.Lock()
 		defer lock.Unlock()
@@ -267,23 +246,23 @@ func (r *run) ask(st step) {
 		if by != "" {
 			killed++
 		}
-		if t := st.suite.tests[by]; t != nil {
+		if t := s.tests[by]; t != nil {
 			t.kills++
 		}
-		r.records.add(left[i], st, by)
+		r.records.add(left[i], s, by)
 	})
 	if len(left) > 0 {
 		took := time.Since(began).Round(time.Second)
-		fmt.Printf("%s: %d of %d mutants asked for in %v, %d killed\n", st, asked, len(left), took, killed)
+		fmt.Printf("%s: %d of %d mutants asked for in %v, %d killed\n", s.path, asked, len(left), took, killed)
 	}
 }
 
 // inOrder returns the tests of a mutant: first some that take little time and have killed many before.
-func (st step) inOrder(m mutant) (first, others []string) {
+func (s *suite) inOrder(m mutant) (first, others []string) {
 	const scouts = 3
-	names, worth := st.testsOf(m), map[string]float64{}
+	names, worth := s.testsOf(m), map[string]float64{}
 	for _, name := range names {
-		t := st.suite.tests[name]
+		t := s.tests[name]
 		worth[name] = float64(1+t.kills) / (t.Busy + t.Took/16).Seconds()
 	}
 	slices.SortFunc(names, func(a, b string) int {
@@ -296,16 +275,16 @@ func (st step) inOrder(m mutant) (first, others []string) {
 var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
 
 // kills reports which of the tests is the first to notice a mutant, or how they end.
-func (r *run) kills(st step, m mutant, names []string) (by string, err error) {
+func (r *run) kills(s *suite, m mutant, names []string) (by string, err error) {
 	limit := 10 * time.Second
 	for _, name := range names {
-		limit += 3 * st.suite.tests[name].Took
+		limit += 3 * s.tests[name].Took
 	}
 	env, err := m.env(r.dir)
 	if err != nil {
 		return "", err
 	}
-	said, _, err := st.suite.run(names, limit, env)
+	said, _, err := s.run(names, limit, env)
 	failed := failure.FindSubmatch(said)
 	switch {
 	case err == nil:

@@ -18,7 +18,6 @@ import (
 type mutant struct {
 	number int    // selects it; from 1 on, over all packages
 	where  string // file:line
-	in     string // the function, or nothing
 	kind   string // what becomes of the text
 	text   string // the first line of what it changes
 
@@ -60,9 +59,6 @@ func rewrite(name string, source []byte, next int) (text []byte, found []mutant,
 			above = above[:len(above)-1]
 			return true
 		}
-		if f, ok := n.(*ast.FuncDecl); ok {
-			r.in = f.Name.Name
-		}
 		r.node(n, above)
 		above = append(above, n)
 		return true
@@ -74,8 +70,7 @@ type rewriter struct {
 	name   string
 	source []byte
 	fset   *token.FileSet
-	in     string // the last function
-	next   int    // the next mutant's number
+	next   int // the next mutant's number
 	found  []mutant
 	edits  []edit
 }
@@ -124,7 +119,7 @@ func (r *rewriter) add(kind string, n ast.Node, before, after string) {
 func (r *rewriter) note(kind string, n ast.Node, text string) {
 	text, _, _ = strings.Cut(text, "\n")
 	where := fmt.Sprintf("%s:%d", r.name, r.fset.Position(n.Pos()).Line)
-	r.found = append(r.found, mutant{number: r.next, where: where, in: r.in, kind: kind, text: strings.TrimSpace(text)})
+	r.found = append(r.found, mutant{number: r.next, where: where, kind: kind, text: strings.TrimSpace(text)})
 }
 
 func (r *rewriter) put(p token.Pos, opens bool, format string) {
