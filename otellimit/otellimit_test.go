@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -25,9 +24,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
@@ -36,20 +32,13 @@ import (
 type collector struct {
 	limit.Observer
 
-	reader   *sdk.ManualReader
-	provider *sdk.MeterProvider
+	reader *sdk.ManualReader
 }
 
 func newCollector(opts ...otellimit.Option) *collector {
 	reader := sdk.NewManualReader()
-	c := &collector{reader: reader, provider: sdk.NewMeterProvider(sdk.WithReader(reader))}
-	c.Observer = c.another(opts...)
-	return c
-}
-
-// another returns an observer whose counts add up with the collector's.
-func (c *collector) another(opts ...otellimit.Option) limit.Observer {
-	return otellimit.New(append(opts, otellimit.WithMeterProvider(c.provider))...)
+	provider := otellimit.WithMeterProvider(sdk.NewMeterProvider(sdk.WithReader(reader)))
+	return &collector{otellimit.New(append(opts, provider)...), reader}
 }
 
 // metrics returns all metrics by their names.
@@ -297,46 +286,6 @@ func TestEvents_StartAtZero(t *testing.T) {
 	assert.Equal(t, map[string]string{"open_breakers{}": "0"}, points)
 }
 
-// Observers of several Clients have the same instruments: their waiting callers add up.
-func TestTwoObserversAddUp(t *testing.T) {
-	t.Parallel()
-	c := newCollector()
-	c.Waiting("a", 3)
-	c.another().Waiting("a", 5)
-	c.Waiting("a", 1)
-	assert.Equal(t, "6", c.points(t)["waiting_callers{name=a}"])
-}
-
-func TestObserver_RealClient(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		c := newCollector()
-		limiter := rratelimiter.New(rdb, rratelimiter.WithObserver(c)).RateLimiter("api", rratelimiter.WithDefault(rratelimiter.PerHour(2)))
-		for range 5 {
-			require.NoError(t, limitertest.Second(limiter.TryAcquire(t.Context(), 1, 0)))
-		}
-		require.ErrorIs(t, limitertest.Second(limiter.TryAcquire(t.Context(), 3, 0)), rratelimiter.ErrPermitsExceedRate)
-
-		ctx, cancel := context.WithCancel(t.Context())
-		go func() { assert.ErrorIs(t, limiter.Acquire(ctx, 1), context.Canceled) }()
-		time.Sleep(time.Second)
-		assert.Equal(t, "1", c.points(t)["waiting_callers{name=api}"])
-		cancel()
-		synctest.Wait()
-		points := c.points(t)
-		for point, value := range map[string]string{
-			"waiting_callers{name=api}":                                           "0",
-			"decisions{name=api,outcome=granted,source=redis}":                    "2",
-			"decisions{name=api,outcome=refused,source=redis}":                    "3",
-			"decisions{name=api,outcome=too_costly,source=redis}":                 "1",
-			"decisions{error.type=canceled,name=api,outcome=failed,source=redis}": "1",
-		} {
-			assert.Equal(t, value, points[point], "%s in %v", point, points)
-		}
-	})
-}
-
 // refusing is a provider whose meters make no counters.
 type refusing struct{ noop.MeterProvider }
 
@@ -405,17 +354,6 @@ func TestSpans(t *testing.T) {
 	assert.Equal(t, codes.Error, failed.Status().Code)
 	assert.Equal(t, limit.ErrUnavailable.Error(), failed.Status().Description)
 	assert.Contains(t, failed.Attributes(), attribute.String("error.type", "unavailable"))
-}
-
-// Decisions that are not sampled are counted all the same.
-func TestSpansThatAreNotSampled(t *testing.T) {
-	t.Parallel()
-	recorder := tracetest.NewSpanRecorder()
-	c := newCollector(otellimit.WithTracerProvider(
-		trace.NewTracerProvider(trace.WithSpanProcessor(recorder), trace.WithSampler(trace.NeverSample()))))
-	tellAll(t.Context(), c)
-	assert.Empty(t, recorder.Ended())
-	assert.Equal(t, "2", c.points(t)["decisions{name=a,outcome=granted,source=redis}"])
 }
 
 var decided = limit.Decided{
