@@ -85,36 +85,3 @@ func Example_echo() {
 	// /hello 200 "default";r=0;t=60
 	// /hello 429 "default";r=0;t=60
 }
-
-// Each route says what it allows.
-func Example_declared() {
-	rdb, stop := limittest.ConnectExample()
-	defer stop()
-	client := rratelimiter.New(rdb)
-	limited := func(threshold int64, period time.Duration) func(http.Handler) http.Handler {
-		log := slidinglog.New(client, slidinglog.Config{Limit: threshold, Window: period})
-		return httplimit.New(log, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{}), httplimit.Path())).Handler
-	}
-
-	hello := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
-	ofChi := chi.NewRouter()
-	ofChi.With(limited(1, 30*time.Second)).Get("/chi", hello)
-
-	gin.SetMode(gin.ReleaseMode)
-	ofGin := gin.New()
-	ofGin.GET("/gin", adapters.Gin(limited(1, 30*time.Second)), gin.WrapF(hello))
-
-	ofEcho := echo.New()
-	ofEcho.GET("/echo", echo.WrapHandler(http.HandlerFunc(hello)), echo.WrapMiddleware(limited(1, 30*time.Second)))
-
-	visit(ofChi, "/chi", "/chi")
-	visit(ofGin, "/gin", "/gin")
-	visit(ofEcho, "/echo", "/echo")
-	// Output:
-	// /chi 200 "default";r=0;t=30
-	// /chi 429 "default";r=0;t=30
-	// /gin 200 "default";r=0;t=30
-	// /gin 429 "default";r=0;t=30
-	// /echo 200 "default";r=0;t=30
-	// /echo 429 "default";r=0;t=30
-}

@@ -227,19 +227,6 @@ var dispatching = limitertest.Tests[*world]{
 		assert.EqualValues(t, 40+49, w.used(acme))
 	},
 
-	// What a tenant may send changes with the next job.
-	"RatesChange": func(t *testing.T, w *world) {
-		w.rate.Store(1)
-		p := w.start()
-		p.flood(acme, "ann", 40)
-		time.Sleep(10 * time.Second)
-		assert.InDelta(t, 10, len(w.at(acme)), 2)
-		w.rate.Store(10)
-		time.Sleep(6 * time.Second)
-		assert.Equal(t, 40, w.sent())
-		p.stop()
-	},
-
 	// Jobs that can't be sent in time are rejected at once: because of those before them, or because the day's limit is used up.
 	// One that is in time when it comes, but not in the end, is not sent.
 	"RejectsWhatComesTooLate": func(t *testing.T, w *world) {
