@@ -25,10 +25,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/otellimit"
 )
 
 // patient is how long a gateway waits for Redis in tests: a busy machine is no
@@ -70,10 +70,6 @@ func serve(t *testing.T, args ...string) *site {
 	return s
 }
 
-func redisURL(address string) string {
-	return "redis://" + address + "?read_timeout=" + patient + "&pool_timeout=" + patient
-}
-
 // inMemory answers in place of the network, and sees what would go out.
 type inMemory struct {
 	t     testing.TB
@@ -93,43 +89,32 @@ func (s *inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // newInMemory returns a gateway whose model is in memory, for users of these plans; others have none.
-func newInMemory(t testing.TB, rdb redistest.Client, log io.Writer, failure limit.Failure, plans map[string]string) (*gateway, *inMemory) {
+func newInMemory(t testing.TB, rdb redistest.Client, log io.Writer, plans map[string]string) (*gateway, *inMemory) {
 	t.Helper()
 	transport := &inMemory{t, chat()}
 	g, err := newGateway(config{
 		rdb: rdb.(*redis.Client), model: &url.URL{Scheme: "http", Host: "model"}, transport: transport,
 		planOf:  func(user string) string { return plans[user] },
-		timeout: time.Minute, failure: failure, log: slog.New(slog.NewTextHandler(log, nil)),
+		timeout: time.Minute, failure: limit.FailClosed(), log: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, g.client.Close(context.Background())) })
 	return g, transport
 }
 
-// virtualSite is a site in a bubble, with its model in memory and its Redis behind a proxy.
-type virtualSite struct {
-	*site
-
-	gateway    *gateway
-	transport  *inMemory
-	rdb, ofOwn redistest.Client // ofOwn is the gateway's
-	proxy      *redistest.Proxy
-}
-
-// virtual runs test in a bubble.
-func virtual(t *testing.T, failure limit.Failure, plans map[string]string, test func(t *testing.T, s *virtualSite)) {
+// virtual runs test in a bubble, with a site whose model and Redis are in memory.
+func virtual(t *testing.T, plans map[string]string, test func(t *testing.T, s *site, rdb redistest.Client)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		s := &virtualSite{site: &site{t: t, logged: &redistest.Buffer{}}, rdb: rdb, ofOwn: proxy.Client(t, nil), proxy: proxy}
-		s.gateway, s.transport = newInMemory(t, s.ofOwn, s.logged, failure, plans)
+		rdb, _ := redistest.Mini(t)
+		s := &site{t: t, logged: &redistest.Buffer{}}
+		g, _ := newInMemory(t, rdb, s.logged, plans)
 		s.send = func(r *http.Request) (*http.Response, error) {
 			w := httptest.NewRecorder()
-			s.gateway.ServeHTTP(w, r)
+			g.ServeHTTP(w, r)
 			return w.Result(), nil
 		}
-		test(t, s)
+		test(t, s, rdb)
 	})
 }
 
@@ -195,7 +180,7 @@ func checkKeys(t testing.TB, rdb redistest.Client) {
 func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 	t.Parallel()
 	users := map[string]string{"ann": "free", "bob": "paid", "eve": "a plan of which this program does not know"}
-	virtual(t, limit.FailClosed(), users, func(t *testing.T, s *virtualSite) {
+	virtual(t, users, func(t *testing.T, s *site, rdb redistest.Client) {
 		for i := range int64(5) {
 			got := s.chat("ann", 50, http.StatusOK)
 			// The headers have the estimate, 100 tokens and those of the prompt, after what the answers before have cost.
@@ -212,7 +197,7 @@ func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 		for range 20 {
 			s.chat("bob", 1, http.StatusOK)
 		}
-		checkKeys(t, s.rdb)
+		checkKeys(t, rdb)
 
 		time.Sleep(time.Minute)
 		got := s.chat("ann", 2000, http.StatusOK)
@@ -228,16 +213,6 @@ func TestGateway_LimitsRequestsAndTokensOfAPlan(t *testing.T) {
 	})
 }
 
-// Users have their plan whatever their names look like in keys.
-func TestGateway_PlanOfANameThatKeysEscape(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"google:bob", "Bob Ross", "100%{bob}", "böb", strings.Repeat("bob", 100)} {
-		virtual(t, limit.FailClosed(), map[string]string{name: "paid"}, func(t *testing.T, s *virtualSite) {
-			assert.EqualValues(t, 99, remaining(t, s.chat(name, 1, http.StatusOK).Header)["requests-minute"])
-		})
-	}
-}
-
 // The page on middleware shows the code that runs here.
 func TestDocs_ShowTheGateway(t *testing.T) {
 	t.Parallel()
@@ -251,20 +226,9 @@ func TestDocs_ShowTheGateway(t *testing.T) {
 	assert.Contains(t, string(source), "func (g *gateway)"+shown)
 }
 
-// A request is one script call for its limits, and two to settle its tokens.
-func TestGateway_ScriptCalls(t *testing.T) {
-	t.Parallel()
-	virtual(t, limit.FailClosed(), nil, func(t *testing.T, s *virtualSite) {
-		s.chat("ann", 1, http.StatusOK) // the server learns the scripts
-		calls := limitertest.CountCommands(s.ofOwn)
-		s.chat("ann", 1, http.StatusOK)
-		assert.Equal(t, 3, calls.Scripts())
-	})
-}
-
 func TestGateway_SettlesByTheAnswer(t *testing.T) {
 	t.Parallel()
-	virtual(t, limit.FailClosed(), nil, func(t *testing.T, s *virtualSite) {
+	virtual(t, nil, func(t *testing.T, s *site, _ redistest.Client) {
 		user := http.Header{"X-User": {"ann"}}
 		left := int64(2000)
 		for _, c := range []struct {
@@ -282,58 +246,6 @@ func TestGateway_SettlesByTheAnswer(t *testing.T) {
 			left -= c.cost
 		}
 	})
-}
-
-// What a gateway reserved that was killed meanwhile comes back once the answer would be there. An answer that does not say
-// what it has cost counts as estimated for the whole day.
-func TestGateway_ComesBackAfterTheLongestAnswer(t *testing.T) {
-	t.Parallel()
-	virtual(t, limit.FailClosed(), nil, func(t *testing.T, s *virtualSite) {
-		s.transport.model = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("X-Kill") != "" {
-				panic(http.ErrAbortHandler)
-			}
-		})
-		left := func(header http.Header) int64 {
-			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/chat", http.NoBody)
-			maps.Copy(r.Header, header)
-			func() {
-				defer func() { _ = recover() }()
-				s.gateway.ServeHTTP(w, r)
-			}()
-			return remaining(t, w.Result().Header)["tokens-day"]
-		}
-		assert.EqualValues(t, 1900, left(http.Header{"X-Kill": {"1"}}))
-		assert.EqualValues(t, 1800, left(nil))
-		time.Sleep(longestAnswer)
-		assert.EqualValues(t, 1800, left(nil), "what the second has cost, and the estimate of this one")
-	})
-}
-
-func TestGateway_WhileRedisIsDownThePolicyAnswers(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		statuses []int // of a user who may make 5 requests
-		says     string
-	}{
-		"closed": {[]int{503, 503, 503, 503, 503, 503}, "The rate limit could not be checked."},
-		"open":   {[]int{200, 200, 200, 200, 200, 200}, "hello"},
-		"local":  {[]int{200, 200, 200, 200, 200, 429}, "quota has been exceeded"},
-	} {
-		failure, err := failureOf(name)
-		require.NoError(t, err)
-		virtual(t, failure, nil, func(t *testing.T, s *virtualSite) {
-			s.proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Cut })
-			var got answer
-			for _, status := range c.statuses {
-				got = s.chat("bob", 1, status)
-			}
-			assert.Contains(t, got.body, c.says)
-			s.proxy.OnCommand(nil)
-			time.Sleep(time.Minute)
-			assert.Equal(t, int64(4), remaining(t, s.chat("carl", 2, http.StatusOK).Header)["requests-minute"])
-		})
-	}
 }
 
 func TestRunReportsWhatIsWrong(t *testing.T) {
@@ -361,7 +273,7 @@ func FuzzGateway(f *testing.F) {
 
 	rdb, _ := redistest.Mini(f)
 	var log bytes.Buffer
-	g, transport := newInMemory(f, rdb, &log, limit.FailClosed(), map[string]string{"ann": "paid"})
+	g, transport := newInMemory(f, rdb, &log, map[string]string{"ann": "paid"})
 	asked := 0
 	f.Fuzz(func(t *testing.T, method, target, user, forwarded, name, value, authorization, body string) {
 		at, err := url.ParseRequestURI(target)
@@ -409,26 +321,15 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	}
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	t.Run("in the process", func(t *testing.T) {
-		t.Parallel()
-		tryReadme(t, string(text), func() *site { return serve(t) })
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		server := redistest.StartRedis(t)
-		tryReadme(t, string(text), func() *site {
-			require.NoError(t, server.Client(t, nil).FlushAll(t.Context()).Err())
-			return serve(t, "--redis", redisURL(server.Addr()))
-		})
-	})
+	tryReadme(t, string(text))
 }
 
 // tryReadme does so until it has taken less than a window: what it sees is otherwise once
 // that is over, and a busy machine must not decide a test.
-func tryReadme(t *testing.T, text string, start func() *site) {
+func tryReadme(t *testing.T, text string) {
 	t.Helper()
 	for {
-		began, s := time.Now(), start()
+		began, s := time.Now(), serve(t)
 		err := s.runConsoles(text)
 		if time.Since(began) > 30*time.Second {
 			t.Logf("it took %v, again: %v", time.Since(began), err)
@@ -468,4 +369,67 @@ func (s *site) runConsoles(text string) error {
 		return fmt.Errorf("only %d commands", run)
 	}
 	return nil
+}
+
+const docs = "../../docs/observability"
+
+func TestPromtoolAcceptsTheRules(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "promtool")
+	promtool := ""
+	for _, at := range []string{"../../.cache/bin/promtool", "promtool"} {
+		if path, err := exec.LookPath(at); err == nil && promtool == "" {
+			promtool = path
+		}
+	}
+	if promtool == "" {
+		redistest.SkipOrFail(t, "no promtool: neither .cache/bin nor $PATH has one (scripts/install-prometheus.sh installs it)")
+	}
+	for _, args := range [][]string{{"check", "rules", docs + "/alerts.yml"}, {"test", "rules", docs + "/alerts_test.yml"}} {
+		said, err := exec.Command(promtool, args...).CombinedOutput()
+		assert.NoError(t, err, "promtool %v: %s", args, said)
+	}
+}
+
+// export returns what Prometheus reads of a program to which everything has happened.
+func export(t *testing.T) string {
+	t.Helper()
+	meters, metrics, stop, err := newMetrics()
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	o := otellimit.New(otellimit.WithMeterProvider(meters))
+	for _, outcome := range []limit.Outcome{limit.Granted, limit.Refused, limit.TooCostly, limit.Failed} {
+		o.Decided(t.Context(), limit.Decided{Limiter: "a", Limit: 10, Permits: 1, Outcome: outcome, Source: limit.FromRedis, Kind: limit.KindCanceled})
+	}
+	o.Landed(limit.Flight{Requests: 1, Calls: 1, Repeats: 1, RoundTrip: time.Millisecond})
+	o.Waiting("a", 1)
+	o.Leased(limit.Lease{Limiter: "a", Permits: 1})
+	o.Leased(limit.Lease{Limiter: "a", Permits: 1, Ended: true, Unused: 1})
+	o.Settled(limit.Settled{Limiter: "a", Reserved: 1, Actual: 1})
+	w := httptest.NewRecorder()
+	metrics.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	return w.Body.String()
+}
+
+var (
+	names  = regexp.MustCompile(`\bratelimiter_\w+`)
+	values = regexp.MustCompile(`(?:ratelimiter_\w+|error_type|le)!?=~?\\?"([\w.|]+)\\?"`)
+)
+
+// Each metric, label and value of the dashboard and the alerts is one that programs export.
+func TestDashboardAndAlerts_NameWhatIsExported(t *testing.T) {
+	t.Parallel()
+	exported := export(t)
+	for _, file := range []string{"dashboard.json", "alerts.yml"} {
+		text, err := os.ReadFile(docs + "/" + file)
+		require.NoError(t, err)
+		words := names.FindAllString(string(text), -1)
+		assert.Greater(t, len(words), 10, file)
+		for _, match := range values.FindAllStringSubmatch(string(text), -1) {
+			words = append(words, strings.Split(match[1], "|")...)
+		}
+		for _, word := range words {
+			assert.Regexp(t, `\b`+word+`\b`, exported, file)
+		}
+	}
 }
