@@ -30,57 +30,43 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, map[string]mistake{
 		// What envoyproxy/ratelimit refuses too.
-		"BadYAML":            {"'''", "web.yaml:1: found unexpected end of stream"},
-		"BadYAMLLater":       {"domain: web\ndescriptors:\n- key: [", "web.yaml:3: "},
-		"NoDomain":           {"descriptors:\n", "web.yaml:1: the domain is empty or missing"},
-		"EmptyDomain":        {"\ndomain: ''\n", "web.yaml:2: the domain is empty or missing"},
-		"Empty":              {"", "web.yaml:1: the domain is empty or missing"},
-		"NoMap":              {"- domain: web", "web.yaml:1: the file is no map of keys and values"},
-		"NoKey":              {"domain: web\ndescriptors:\n  - value: v", "web.yaml:3: the descriptor has no key"},
-		"KeyTwice":           {"domain: web\ndescriptors:\n- key: k\n  value: v\n\n- key: k\n  value: v", `web.yaml:6: the descriptor "web.k_v" is there twice`},
-		"KeyTwiceInText":     {"domain: web\ndescriptors:\n- key: a_b\n- key: a\n  value: b", `web.yaml:4: the descriptor "web.a_b" is there twice`},
-		"MisspelledKey":      {"domain: web\ndescriptors:\n- key: k\n  ratelimit: {unit: day}", `web.yaml:4: unknown key "ratelimit"`},
-		"MisspelledInLimit":  {limits("unit: day", "requestsperunit: 5"), `web.yaml:6: unknown key "requestsperunit"`},
-		"MisspelledAtRoot":   {"domain: web\nDescriptors: []", `web.yaml:2: unknown key "Descriptors"`},
-		"KeyIsNumber":        {"domain: web\n0.25: x", `web.yaml:2: unknown key "0.25"`},
-		"KeyIsMap":           {"domain: web\n? {a: b}\n: x", "web.yaml:2: the key a map is no text"},
-		"ListOfText":         {"domain: web\ndescriptors:\n- a\n- b", `web.yaml:3: descriptors has "a", which is no map`},
-		"NoList":             {"domain: web\ndescriptors: {key: k}", "web.yaml:2: descriptors is no list"},
-		"LimitIsText":        {"domain: web\ndescriptors:\n- key: k\n  rate_limit: day", "web.yaml:4: rate_limit is no map"},
-		"UnknownUnit":        {limits("unit: foo"), `web.yaml:5: unknown unit "foo"`},
-		"UnitUnknown":        {limits("unit: unknown"), `web.yaml:5: unknown unit "unknown"`},
-		"NoUnit":             {limits("requests_per_unit: 5"), "web.yaml:5: rate_limit has no unit"},
-		"NegativeNumber":     {limits("unit: day", "requests_per_unit: -1"), `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`},
-		"LargeNumber":        {limits("unit: day", "requests_per_unit: 4294967296"), "web.yaml:6: requests_per_unit"},
-		"NoNumber":           {limits("unit: day", "requests_per_unit: many"), `web.yaml:6: requests_per_unit is "many"`},
-		"UnlimitedAndUnit":   {limits("unlimited: true", "unit: day"), "web.yaml:6: an unlimited limit has no unit"},
-		"ReplacesNothing":    {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
-		"ReplacesItself":     {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
-		"ReplacesText":       {limits("replaces: [a]", "unit: day"), "web.yaml:5: replaces has"},
-		"ShareWithoutStar":   {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
-		"Fraction":           {limits("unit: day", "requests_per_unit: 2.7"), `web.yaml:6: requests_per_unit is "2.7", not a whole number`},
-		"FractionOfEstimate": {limits("unit: day", "requests_per_unit: 5", "estimate: 2.7"), `web.yaml:7: estimate is "2.7", not a whole number`},
-		"NoBool":             {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
-		"MetadataAlone":      {"domain: web\ndescriptors:\n- key: k\n  metadata: x", "web.yaml:4: metadata is no map"},
-		"MetadataOfText":     {"domain: web\ndescriptors:\n- key: k\n  metadata: x\n  rate_limit: {unit: day}", "web.yaml:4: metadata is no map"},
-		"MetadataOfLists":    {"domain: web\ndescriptors:\n- key: k\n  metadata:\n    l: &a [*a]\n  rate_limit: {unit: day}", "web.yaml:5: metadata is nested more than 100 deep"},
-		"MetadataNoNumber":   {"domain: web\ndescriptors:\n- key: k\n  metadata: {n: !!int x}\n  rate_limit: {unit: day}", `web.yaml:4: metadata has "x", which is no int`},
-		"MetadataKeyIsMap":   {"domain: web\ndescriptors:\n- key: k\n  metadata: {{a: b}: c}\n  rate_limit: {unit: day}", "web.yaml:4: the key a map is no text"},
-		"ValueIsList":        {"domain: web\ndescriptors:\n- key: k\n  value: [a]", "web.yaml:4: value is no text"},
-		"SeveralAtOnce":      {limits("unit: foo", "requests_per_unit: x"), "\nweb.yaml:"},
-		"RefersToItself":     {"domain: web\ndescriptors: &a\n- key: k\n  descriptors: *a", "nested more than 100 deep"},
-		"NamesItself":        {"a: &a\n  <<: *a", "web.yaml:"},
-		"MetadataWithinSelf": {"domain: web\ndescriptors:\n- key: k\n  metadata: &a {b: *a}\n  rate_limit: {unit: day}", "web.yaml:4: "},
+		"BadYAML":           {"'''", "web.yaml:1: found unexpected end of stream"},
+		"NoDomain":          {"descriptors:\n", "web.yaml:1: the domain is empty or missing"},
+		"Empty":             {"", "web.yaml:1: the domain is empty or missing"},
+		"NoMap":             {"- domain: web", "web.yaml:1: the file is no map of keys and values"},
+		"NoKey":             {"domain: web\ndescriptors:\n  - value: v", "web.yaml:3: the descriptor has no key"},
+		"KeyTwice":          {"domain: web\ndescriptors:\n- key: k\n  value: v\n\n- key: k\n  value: v", `web.yaml:6: the descriptor "web.k_v" is there twice`},
+		"KeyTwiceInText":    {"domain: web\ndescriptors:\n- key: a_b\n- key: a\n  value: b", `web.yaml:4: the descriptor "web.a_b" is there twice`},
+		"MisspelledKey":     {"domain: web\ndescriptors:\n- key: k\n  ratelimit: {unit: day}", `web.yaml:4: unknown key "ratelimit"`},
+		"MisspelledInLimit": {limits("unit: day", "requestsperunit: 5"), `web.yaml:6: unknown key "requestsperunit"`},
+		"KeyIsMap":          {"domain: web\n? {a: b}\n: x", "web.yaml:2: the key a map is no text"},
+		"ListOfText":        {"domain: web\ndescriptors:\n- a\n- b", `web.yaml:3: descriptors has "a", which is no map`},
+		"NoList":            {"domain: web\ndescriptors: {key: k}", "web.yaml:2: descriptors is no list"},
+		"LimitIsText":       {"domain: web\ndescriptors:\n- key: k\n  rate_limit: day", "web.yaml:4: rate_limit is no map"},
+		"UnknownUnit":       {limits("unit: foo"), `web.yaml:5: unknown unit "foo"`},
+		"UnitUnknown":       {limits("unit: unknown"), `web.yaml:5: unknown unit "unknown"`},
+		"NoUnit":            {limits("requests_per_unit: 5"), "web.yaml:5: rate_limit has no unit"},
+		"NegativeNumber":    {limits("unit: day", "requests_per_unit: -1"), `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`},
+		"UnlimitedAndUnit":  {limits("unlimited: true", "unit: day"), "web.yaml:6: an unlimited limit has no unit"},
+		"ReplacesNothing":   {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
+		"ReplacesItself":    {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
+		"ShareWithoutStar":  {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
+		"Fraction":          {limits("unit: day", "requests_per_unit: 2.7"), `web.yaml:6: requests_per_unit is "2.7", not a whole number`},
+		"NoBool":            {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
+		"MetadataAlone":     {"domain: web\ndescriptors:\n- key: k\n  metadata: x", "web.yaml:4: metadata is no map"},
+		"MetadataOfLists":   {"domain: web\ndescriptors:\n- key: k\n  metadata:\n    l: &a [*a]\n  rate_limit: {unit: day}", "web.yaml:5: metadata is nested more than 100 deep"},
+		"MetadataNoNumber":  {"domain: web\ndescriptors:\n- key: k\n  metadata: {n: !!int x}\n  rate_limit: {unit: day}", `web.yaml:4: metadata has "x", which is no int`},
+		"ValueIsList":       {"domain: web\ndescriptors:\n- key: k\n  value: [a]", "web.yaml:4: value is no text"},
+		"SeveralAtOnce":     {limits("unit: foo", "requests_per_unit: x"), "\nweb.yaml:"},
+		"NamesItself":       {"a: &a\n  <<: *a", "web.yaml:"},
 
 		// What is this package's own.
 		"UnitAndWindow":      {limits("unit: day", "window: 90s"), "web.yaml:5: unit and window are given: choose one"},
 		"NoDuration":         {limits("window: 90"), `web.yaml:5: window is "90", not a duration`},
-		"ShortWindow":        {limits("window: 1us"), "web.yaml:5: window is"},
 		"UnknownAlgorithm":   {limits("unit: day", "algorithm: gcra"), `web.yaml:6: algorithm is "gcra"`},
 		"CalendarOfHours":    {limits("unit: hour", "calendar: UTC"), "web.yaml:6: calendar is for unit: day, week or month"},
 		"CalendarOfLog":      {limits("unit: day", "algorithm: sliding_log", "calendar: UTC"), "web.yaml:7: calendar is for"},
 		"UnknownZone":        {limits("unit: day", "calendar: Mars"), `web.yaml:6: calendar is "Mars", not a time zone`},
-		"LocalZone":          {limits("unit: day", "calendar: Local"), `web.yaml:6: calendar is "Local", not a time zone`},
 		"BurstOfLog":         {limits("unit: hour", "burst: 5"), "web.yaml:6: burst is for algorithm: token_bucket"},
 		"BurstOfNothing":     {limits("unit: hour", "algorithm: token_bucket", "burst: 0"), `web.yaml:7: burst is "0", not a whole number from 1`},
 		"EndlessBurst":       {limits("unit: year", "requests_per_unit: 2", "algorithm: token_bucket", "burst: 585"), "web.yaml:8: a bucket with that burst takes"},
@@ -89,7 +75,6 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"EstimateOfBucket":   {limits("unit: hour", "algorithm: token_bucket", "estimate: 5"), "web.yaml:7: estimate is for algorithm: sliding_log"},
 		"HoldOfNothing":      {limits("unit: hour", "hold: 60s"), "web.yaml:6: hold is for limits with an estimate"},
 		"UnknownCharge":      {limits("unit: hour", "charge: often"), `web.yaml:6: charge is "often"`},
-		"UnlimitedWindow":    {limits("unlimited: true", "window: 90s"), "web.yaml:6: an unlimited limit has no window"},
 		"WindowOfDescriptor": {"domain: web\ndescriptors:\n- key: k\n  window: 90s", `web.yaml:4: the key "window" does not belong here`},
 		"UnknownFailure":     {"domain: web\nfailure: maybe", `web.yaml:2: failure is "maybe"`},
 		"ShareOfOpen":        {"domain: web\nfailure: open\nshare: 0.5", "web.yaml:3: share is for failure: local"},
@@ -189,18 +174,13 @@ func TestParse_HowALimitCounts(t *testing.T) {
 		unit   string
 		times  int64
 	}{
-		{"unit: second", "second", time.Second, "SECOND", 1},
 		{"unit: Minute", "minute", time.Minute, "MINUTE", 1},
 		{"unit: hour", "hour", time.Hour, "HOUR", 1},
 		{"unit: day", "day", day, "DAY", 1},
 		{"unit: week", "week", 7 * day, "WEEK", 1},
-		{"unit: month", "month", 30 * day, "MONTH", 1},
-		{"unit: year", "year", 365 * day, "YEAR", 1},
 		{"window: 90s", "1m30s", 90 * time.Second, "SECOND", 90},
 		{"window: 60s", "minute", time.Minute, "MINUTE", 1},
 		{"window: 500ms", "500ms", 500 * time.Millisecond, "UNKNOWN", 0},
-		{"window: 48h", "48h0m0s", 2 * day, "DAY", 2},
-		{"unit: day\n    algorithm: sliding_log", "day.sliding_log", day, "DAY", 1},
 		{"unit: day\n    requests_per_unit: 5\n    estimate: 5", "day.sliding_log", day, "DAY", 1},
 		{"unit: hour\n    algorithm: fixed_window", "hour.fixed_window", time.Hour, "HOUR", 1},
 		{"unit: hour\n    algorithm: token_bucket\n    burst: 7", "hour.token_bucket", time.Hour, "HOUR", 1},
@@ -269,7 +249,6 @@ descriptors:
 - {key: key5, value: value5, rate_limit: {unit: day, requests_per_unit: 15}, descriptors: [{key: sub5, value: v5, rate_limit: {unit: day, requests_per_unit: 25}}]}
 - {key: key7, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 70}}
 - {key: wild, value: foo*, rate_limit: {unit: minute, requests_per_unit: 1}}
-- {key: plain, value: foo, rate_limit: {unit: minute, requests_per_unit: 2}}
 - {key: mid, value: bar*b, rate_limit: {unit: minute, requests_per_unit: 3}}
 - {key: multi, value: foo*bar*baz, rate_limit: {unit: minute, requests_per_unit: 4}}
 - {key: nested, value: v, descriptors: [{key: wild, value: goo*, rate_limit: {unit: minute, requests_per_unit: 5}}]}
@@ -287,30 +266,14 @@ descriptors:
   share_threshold: true
   value_to_metric: true
   descriptors: [{key: method, rate_limit: {unit: minute, requests_per_unit: 3}}]
-- key: service
-  value: svc/*
-  share_threshold: true
-  descriptors: [{key: endpoint, detailed_metric: true, rate_limit: {unit: minute, requests_per_unit: 4}}]
-- key: path
-  value: path/*
-  share_threshold: true
-  descriptors: [{key: file, value: file/*, descriptors: [{key: type, rate_limit: {unit: minute, requests_per_unit: 5}}]}]
 - {key: file, value: test1, rate_limit: {unit: minute, requests_per_unit: 6}}
 - {key: file, value: test*, share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 7}}
-- {key: mid, value: /api*v1, share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 8}}
 - key: route
   value_to_metric: true
   descriptors:
   - key: http_method
     value_to_metric: true
     descriptors: [{key: subject_id, rate_limit: {unit: minute, requests_per_unit: 60}}]
-- key: user
-  value_to_metric: true
-  descriptors:
-  - key: action
-    value: read*
-    value_to_metric: true
-    descriptors: [{key: resource, rate_limit: {unit: minute, requests_per_unit: 100}}]
 `
 
 func TestMatch_AsThere(t *testing.T) {
@@ -323,10 +286,8 @@ func TestMatch_AsThere(t *testing.T) {
 		{"key1=value2, sub=x", -1, "", ""},
 		{"key1=value1, sub=x", 5, "d.key1_value1.sub", "value1,x"},
 		{"key1=value1, sub=v", 10, "d.key1_value1.sub_v", "value1,v"},
-		{"key1=value1, sub=v, more=x", -1, "", ""},
 		{"KEY2=x", -1, "", ""},
 		{"key2=x", 20, "d.key2", "x"},
-		{"key2=", 20, "d.key2", ""},
 		{"key2=value2", 30, "d.key2_value2", "value2"},
 		{"key2=value3", -1, "", ""},
 		{"key5=value5", 15, "d.key5_value5", "value5"},
@@ -336,14 +297,9 @@ func TestMatch_AsThere(t *testing.T) {
 		{"wild=foo", 1, "d.wild_foo*", "foo"},
 		{"wild=foobar", 1, "d.wild_foo*", "foobar"},
 		{"wild=fo", -1, "", ""},
-		{"plain=foobar", -1, "", ""},
-		{"mid=barb", 3, "d.mid_bar*b", "barb"},
 		{"mid=bar-x-b", 3, "d.mid_bar*b", "bar-x-b"},
 		{"mid=bar", -1, "", ""},
-		{"mid=barc", -1, "", ""},
-		{"multi=foobarbaz", 4, "d.multi_foo*bar*baz", "foobarbaz"},
 		{"multi=foo1bar2baz", 4, "d.multi_foo*bar*baz", "foo1bar2baz"},
-		{"multi=foobaz", -1, "", ""},
 		{"multi=foobarba", -1, "", ""},
 		{"nested=v, wild=goober", 5, "d.nested_v.wild_goo*", "v,goober"},
 		{"order=abc", 6, "d.order_a*", "abc"},
@@ -352,14 +308,9 @@ func TestMatch_AsThere(t *testing.T) {
 		{"files=files/a.pdf", 1, "d.files_files/*", "files/*"},
 		{"files=top/x, files=nested/y", 2, "d.files_top/*.files_nested/*", "top/*,nested/*"},
 		{"route=api/v1, method=GET", 3, "d.route_api/*.method", "api/*,GET"},
-		{"service=svc/a, endpoint=get", 4, "d.service_svc/*.endpoint_get", "svc/*,get"},
-		{"path=path/a, file=file/b, type=pdf", 5, "d.path_path/*.file_file/*.type", "path/*,file/b,pdf"},
 		{"file=test1", 6, "d.file_test1", "test1"},
 		{"file=test2", 7, "d.file_test*", "test*"},
-		{"mid=/api/x/v1", 8, "d.mid_/api*v1", "/api*v1"},
 		{"route=api, http_method=GET, subject_id=123", 60, "d.route_api.http_method_GET.subject_id", "api,GET,123"},
-		{"user=alice, action=readfile, resource=doc", 100, "d.user_alice.action_readfile.resource", "alice,readfile,doc"},
-		{"user=alice, action=write, resource=doc", -1, "", ""},
 	} {
 		r, values, metric := d.match(entries(want.descriptor))
 		got := matched{descriptor: want.descriptor, limit: -1}

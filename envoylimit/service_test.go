@@ -2,7 +2,6 @@ package envoylimit
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
@@ -359,33 +358,6 @@ descriptors:
 	}
 }
 
-// What descriptors that are charged together are granted is merged, also beside a limit of another kind that refuses some.
-func TestService_MergesWhatDescriptorsAreGranted(t *testing.T) {
-	t.Parallel()
-	const text = `
-domain: web
-descriptors:
-- {key: user, rate_limit: {unit: minute, requests_per_unit: 10000}}
-- {key: plan, rate_limit: {unit: hour, requests_per_unit: 20000}}
-- {key: bucket, rate_limit: {unit: minute, requests_per_unit: 900, burst: 10, algorithm: token_bucket}}
-`
-	onStage(t, text, func(t *testing.T, s *stage) {
-		passed := int64(0)
-		for i := range 600 {
-			if s.ask(t, "user=ann; plan=free"+strings.Repeat("; bucket=ann | 2", i%2)).GetOverallCode() == ok {
-				passed++
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		assert.Less(t, passed, int64(600))
-		for _, name := range []string{"envoy:{web}:user_ann:minute", "envoy:{web}:plan_free:hour"} {
-			l := s.client.RateLimiter(name)
-			assert.Equal(t, limitertest.ConfigOf(t, l).Rate-passed, limitertest.Available(t, l), name)
-			assert.LessOrEqual(t, s.rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(128), name)
-		}
-	})
-}
-
 // What a stream has cost is charged though Envoy's deadline is over before Redis answers.
 func TestReservation_IsSettledToTheEnd(t *testing.T) {
 	t.Parallel()
@@ -399,18 +371,6 @@ func TestReservation_IsSettledToTheEnd(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.Equal(t, "OK: OK 50/200 OK 50/200", says(s.ask(t, "user=ann | 0; user=bob | 0"), nil))
-	})
-}
-
-// FuzzNamed checks that no id from outside makes a panic.
-func FuzzNamed(f *testing.F) {
-	f.Add([]byte{1, 0, 0, 0, 0, 2, 1, 2, 0, 0, 0, 1, 200, 1})
-	f.Fuzz(func(t *testing.T, id []byte) {
-		key := "{web}:k_v:hour"
-		for _, text := range []string{string(id), base64.RawURLEncoding.EncodeToString(id)} {
-			part := named(text, key)
-			assert.LessOrEqual(t, len(part), len(id))
-		}
 	})
 }
 
@@ -461,31 +421,4 @@ descriptors:
 			assert.Equal(t, tc.want, strings.Join(got, ", "), tc.request)
 		}
 	})
-}
-
-// BenchmarkService measures decisions without gRPC, on a real Redis.
-func BenchmarkService(b *testing.B) {
-	text := "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 4000000000}}\n"
-	for _, bc := range []struct {
-		name string
-		keys int
-		opts []Option
-	}{{"hot", 1, nil}, {"10000", 10_000, nil}, {"leases", 1, []Option{WithLeases()}}} {
-		b.Run(bc.name, func(b *testing.B) {
-			s := newService(b, redistest.Redis(b), text, bc.opts...)
-			var requests []*ratelimitv3.RateLimitRequest
-			for i := range bc.keys {
-				requests = append(requests, request("web", fmt.Sprintf("user=%d-%d", time.Now().UnixNano(), i)))
-			}
-			b.ReportAllocs()
-			b.SetParallelism(32)
-			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
-					if _, err := s.ShouldRateLimit(b.Context(), requests[i%len(requests)]); err != nil {
-						b.Error(err)
-					}
-				}
-			})
-		})
-	}
 }

@@ -2,25 +2,22 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/rratelimiter/rratelimiter/envoylimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -132,12 +129,11 @@ func (e *envoy) stream(path, body string, headers ...string) (got, io.ReadCloser
 type model struct {
 	*httptest.Server
 
-	reached chan struct{} // a stream has begun
-	goOn    chan struct{}
+	goOn chan struct{}
 }
 
 func newModel(t *testing.T) *model {
-	m := &model{reached: make(chan struct{}, 100), goOn: make(chan struct{})}
+	m := &model{goOn: make(chan struct{})}
 	m.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v1/stream" {
 			w.Header().Set("Content-Type", "application/json")
@@ -147,7 +143,6 @@ func newModel(t *testing.T) *model {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "data: {\"delta\":\"hello\"}\n\n")
 		_ = http.NewResponseController(w).Flush()
-		m.reached <- struct{}{}
 		select {
 		case <-m.goOn:
 			_, _ = io.WriteString(w, "data: {\"usage\":{\"total_tokens\":37}}\n\ndata: [DONE]\n\n")
@@ -255,122 +250,23 @@ func TestEnvoy_LLMRoute(t *testing.T) {
 	r.settles("bob", "163")
 }
 
-// A stream that is cut has no cost: the hold ends its reservation. So it does if Envoy is killed.
+// A stream that is cut has no cost: the hold ends its reservation.
 func TestEnvoy_StreamsThatAreCut(t *testing.T) {
 	t.Parallel()
 	e, r, _ := startLLM(t)
 	now := time.Now()
 	r.redis.SetTime(now)
-	for _, end := range []func(io.Closer){
-		func(body io.Closer) { _ = body.Close() },
-		func(io.Closer) { e.process.Kill() },
-	} {
-		_, body := e.stream("/v1/stream", `{"max_tokens":150}`, "X-User", "ann")
-		_, err := bufio.NewReader(body).ReadString('\n')
-		require.NoError(t, err)
-		assert.Equal(t, "50", r.left("ann"))
-		end(body)
-		now = now.Add(time.Minute)
-		r.redis.SetTime(now)
-		r.settles("ann", "200")
-	}
-}
-
-// A rratelimitd that is killed while a stream goes on leaves it to the next one.
-func TestEnvoy_AnotherServiceSettles(t *testing.T) {
-	t.Parallel()
-	e, first, backend := startLLM(t)
 	_, body := e.stream("/v1/stream", `{"max_tokens":150}`, "X-User", "ann")
-	<-backend.reached
-	first.stop()
-	second := start(t, directory(t, llm), first.redis.Addr(), "--grpc", first.grpc)
-	assert.Equal(t, "50", second.left("ann"))
-	second.until("Envoy has found it", func() bool {
-		e.send("/v1/json", `{"max_tokens":1}`, "X-User", "bob")
-		return second.left("bob") != "200"
-	})
-	close(backend.goOn)
-	_, err := io.ReadAll(body)
+	_, err := bufio.NewReader(body).ReadString('\n')
 	require.NoError(t, err)
-	second.settles("ann", "163")
-}
-
-// While limits are reloaded no request is lost, and each gets an answer by the limits before or after.
-func TestEnvoy_ReloadsUnderLoad(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "load through Envoy")
-	limits := func(n int) string {
-		return fmt.Sprintf("domain: web\ndescriptors:\n- {key: remote_address, rate_limit: {unit: hour, requests_per_unit: %d}}\n", n)
-	}
-	dir := directory(t, limits(100_000))
-	e, r, _ := startPlain(t, dir)
-	var callers sync.WaitGroup
-	stop := make(chan struct{})
-	for range 4 {
-		callers.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				assert.Equal(t, 200, e.send("/", "").code)
-			}
-		})
-	}
-	for n := range 5 {
-		write(t, dir, limits(100_001+n))
-		r.until("the new limit", func() bool {
-			return strings.Contains(e.send("/", "").header.Get("X-Ratelimit-Limit"), fmt.Sprint(100_001+n))
-		})
-	}
-	close(stop)
-	callers.Wait()
+	assert.Equal(t, "50", r.left("ann"))
+	require.NoError(t, body.Close())
+	r.redis.SetTime(now.Add(time.Minute))
+	r.settles("ann", "200")
 }
 
 // examples is the folder of what users run.
 var examples = filepath.Join("..", "..", "..", "examples", "envoy")
-
-// documents returns the documents of a YAML file.
-func documents(t *testing.T, file string) (all []map[string]any) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(examples, file))
-	require.NoError(t, err)
-	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		var one map[string]any
-		err := d.Decode(&one)
-		if errors.Is(err, io.EOF) {
-			return all
-		}
-		require.NoError(t, err, file)
-		all = append(all, one)
-	}
-}
-
-// at returns what is at a path of keys and, for lists, first elements.
-func at(v any, path ...string) any {
-	for _, key := range path {
-		if list, is := v.([]any); is {
-			v = list[0]
-		}
-		of, _ := v.(map[string]any)
-		v = of[key]
-	}
-	return v
-}
-
-// checkCommand checks that rratelimitd knows the arguments that a file gives it.
-func checkCommand(t *testing.T, args any) {
-	t.Helper()
-	var words []string
-	for _, word := range args.([]any) {
-		words = append(words, word.(string))
-	}
-	require.Equal(t, "serve", words[0])
-	s := &settings{}
-	require.NoError(t, newFlags(s).Parse(words[1:]))
-	assert.Equal(t, "/limits", s.config)
-}
 
 func TestExamples_LimitsAreRight(t *testing.T) {
 	t.Parallel()
@@ -380,35 +276,18 @@ func TestExamples_LimitsAreRight(t *testing.T) {
 	assert.Empty(t, config.Warnings())
 }
 
-func TestExamples_ComposeNamesWhatExists(t *testing.T) {
-	t.Parallel()
-	services := documents(t, "compose.yaml")[0]["services"]
-	for name, service := range services.(map[string]any) {
-		volumes, _ := at(service, "volumes").([]any)
-		for _, volume := range volumes {
-			from, _, _ := strings.Cut(volume.(string), ":")
-			_, err := os.Stat(filepath.Join(examples, from))
-			require.NoError(t, err, name)
-		}
-	}
-	checkCommand(t, at(services, "rratelimitd", "command"))
-	_, err := os.Stat(filepath.Join(examples, at(services, "rratelimitd", "build", "context").(string), at(services, "rratelimitd", "build", "dockerfile").(string)))
-	require.NoError(t, err)
-	for _, file := range []string{"prometheus.yaml", "grafana/datasource.yaml", "grafana/dashboards.yaml"} {
-		assert.Len(t, documents(t, file), 1)
-	}
-}
+// serveLine is a list of arguments in the examples.
+var serveLine = regexp.MustCompile(`(?:command|args): \[serve, (.*)\]`)
 
-func TestExamples_KubernetesRunsWhatServes(t *testing.T) {
+func TestExamples_FlagsExist(t *testing.T) {
 	t.Parallel()
-	all := documents(t, "kubernetes.yaml")
-	require.Len(t, all, 2)
-	deployment, service := all[0], all[1]
-	assert.Equal(t, at(deployment, "spec", "selector", "matchLabels"), at(deployment, "spec", "template", "metadata", "labels"))
-	assert.Equal(t, at(deployment, "spec", "selector", "matchLabels"), at(service, "spec", "selector"))
-	container := at(deployment, "spec", "template", "spec", "containers")
-	checkCommand(t, at(container, "args"))
-	assert.Equal(t, "ratelimit", at(container, "readinessProbe", "grpc", "service"))
-	assert.Equal(t, 8081, at(container, "ports", "containerPort"))
-	assert.Equal(t, at(container, "volumeMounts", "name"), at(deployment, "spec", "template", "spec", "volumes", "name"))
+	for _, file := range []string{"compose.yaml", "kubernetes.yaml"} {
+		text, err := os.ReadFile(filepath.Join(examples, file))
+		require.NoError(t, err)
+		match := serveLine.FindStringSubmatch(string(text))
+		require.NotNil(t, match, file)
+		s := &settings{}
+		require.NoError(t, newFlags(s).Parse(strings.Split(strings.ReplaceAll(match[1], `"`, ""), ", ")), file)
+		assert.Equal(t, "/limits", s.config)
+	}
 }
