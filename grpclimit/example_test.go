@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -103,28 +102,6 @@ func ExampleWithKey() {
 	// umbrella OK OK
 }
 
-// Behind proxies: only what they have written into x-forwarded-for is believed.
-func ExampleClientIP() {
-	limiter, stop := limitTo(1)
-	defer stop()
-	byClient := grpclimit.ClientIP(grpclimit.ClientIPConfig{Trusted: []netip.Prefix{
-		netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8"),
-	}})
-	proxy, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.New(limiter, grpclimit.WithKey(byClient)).UnaryServer())})
-	defer stopServer()
-
-	for _, forwarded := range []string{"192.0.2.1", "203.0.113.9, 192.0.2.1, 10.0.0.2", "192.0.2.2"} {
-		ctx := metadata.AppendToOutgoingContext(context.Background(), "x-forwarded-for", forwarded)
-		_, err := proxy.Check(ctx, &healthpb.HealthCheckRequest{})
-		fmt.Println(forwarded, status.Code(err))
-	}
-	// Output:
-	// 192.0.2.1 OK
-	// 203.0.113.9, 192.0.2.1, 10.0.0.2 ResourceExhausted
-	// 192.0.2.2 OK
-}
-
 // A client that keeps to what it may send, together with all others that use the
 // same Redis.
 func ExampleInterceptors_UnaryClient() {
@@ -143,66 +120,4 @@ func ExampleInterceptors_UnaryClient() {
 	// Output:
 	// <nil>
 	// rpc error: code = ResourceExhausted desc = rate limit exceeded, retry after 1m0s
-}
-
-// While Redis is down calls pass, and the error handler is called.
-func ExampleWithFailure() {
-	limiter, stop := limitTo(1)
-	stop() // Redis goes down
-	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.New(limiter,
-			grpclimit.WithFailure(limit.FailOpen()),
-			grpclimit.WithTimeout(10*time.Millisecond),
-			grpclimit.WithErrorHandler(func(_ context.Context, call grpclimit.Call, _ error) {
-				fmt.Println("not limited:", call.Method)
-			}),
-		).UnaryServer())})
-	defer stopServer()
-
-	_, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
-	fmt.Println(err)
-	// Output:
-	// not limited: /grpc.health.v1.Health/Check
-	// <nil>
-}
-
-// refusals prints what a limit would have refused.
-type refusals struct{ limit.NoObserver }
-
-func (refusals) Decided(_ context.Context, d limit.Decided) {
-	if d.Outcome == limit.Refused {
-		fmt.Println("the limit", d.Limiter, "would refuse this:")
-	}
-}
-
-// What would a limit of one call a minute do? No call is refused.
-func ExampleWithShadow() {
-	limiter, stop := limitTo(1)
-	defer stop()
-	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.New(grpclimit.Policy{Name: "minute", Limiter: limiter},
-			grpclimit.WithShadow(), grpclimit.WithObserver(refusals{})).UnaryServer())})
-	defer stopServer()
-
-	for range 2 {
-		answer, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
-		fmt.Println(answer.GetStatus(), err)
-	}
-	// Output:
-	// SERVING <nil>
-	// the limit minute would refuse this:
-	// SERVING <nil>
-}
-
-// A client reads how many permits are left.
-func ExampleInterceptors_UnaryServer() {
-	limiter, stop := limitTo(3)
-	defer stop()
-	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(grpclimit.New(limiter).UnaryServer())})
-	defer stopServer()
-
-	var trailer metadata.MD
-	_, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{}, grpc.Trailer(&trailer))
-	fmt.Println(trailer.Get(grpclimit.TrailerRemaining), "of", trailer.Get(grpclimit.TrailerLimit), err)
-	// Output: [2] of [3] <nil>
 }

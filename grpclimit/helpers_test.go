@@ -77,15 +77,6 @@ func serveOn(t testing.TB, listener net.Listener, opts []grpc.ServerOption) *tes
 	return service
 }
 
-// listen is serveOn at an address, which it returns.
-func listen(t testing.TB, network, address string, opts []grpc.ServerOption) string {
-	t.Helper()
-	listener, err := new(net.ListenConfig).Listen(t.Context(), network, address)
-	require.NoError(t, err)
-	serveOn(t, listener, opts)
-	return listener.Addr().String()
-}
-
 // serve starts a server in memory and returns a connection to it. Both work in
 // a synctest bubble, and end with t.
 func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOption) (*grpc.ClientConn, *testServer) {

@@ -128,11 +128,8 @@ func TestNew_PolicyInPlaceOfALimiter(t *testing.T) {
 	ofHTTP, ofGRPC := httplimit.Policy{Limiter: middlewaretest.Grants()}, grpclimit.Policy{Limiter: middlewaretest.Grants()}
 	for name, err := range map[string]error{
 		"HTTP's for gRPC":         grpclimit.New(ofHTTP).Err(),
-		"a pointer to HTTP's":     grpclimit.New(&ofHTTP).Err(),
 		"gRPC's for HTTP":         httplimit.New(ofGRPC).Err(),
-		"gRPC's for a transport":  httplimit.NewTransport(nil, ofGRPC).Err(),
 		"a pointer to gRPC's own": grpclimit.New(&ofGRPC).Err(),
-		"a policy's limiter":      grpclimit.New(grpclimit.Policy{Limiter: ofHTTP}).Err(),
 		"a fallback":              httplimit.New(middlewaretest.Grants(), httplimit.WithFallback(ofGRPC)).Err(),
 	} {
 		require.ErrorIs(t, err, limit.ErrInvalidConfig, name)
@@ -221,8 +218,8 @@ func TestKeyFunctions(t *testing.T) {
 	t.Parallel()
 	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 80} }
 	behind := grpclimit.ClientIPConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
-	behindReal, behindSocket := behind, behind
-	behindReal.Header, behindSocket.TrustUnix = "X-Real-IP", true
+	behindSocket := behind
+	behindSocket.TrustUnix = true
 	proxy, socket := tcp("10.0.0.1"), &net.UnixAddr{Net: "unix", Name: "/run/orders.sock"}
 	const xff = "x-forwarded-for"
 	peerOnly, ip, ofSocket := grpclimit.Peer(), grpclimit.ClientIP(behind), grpclimit.ClientIP(behindSocket)
@@ -233,24 +230,15 @@ func TestKeyFunctions(t *testing.T) {
 		want string
 	}{
 		"IPv4":           {peerOnly, tcp("192.0.2.7"), nil, "192.0.2.7"},
-		"mapped":         {peerOnly, tcp("::ffff:192.0.2.7"), nil, "192.0.2.7"},
 		"IPv6":           {peerOnly, tcp("2001:db8:1:2:3:4:5:6"), nil, "2001%3Adb8%3A1%3A2%3A%3A/64"},
-		"zone":           {peerOnly, &net.TCPAddr{IP: net.ParseIP("fe80::1"), Port: 1, Zone: "eth0"}, nil, "fe80%3A%3A/64"},
-		"no port":        {peerOnly, &net.TCPAddr{IP: net.ParseIP("::1")}, nil, "%3A%3A/64"},
 		"text":           {peerOnly, namedAddr("192.0.2.7:1234"), nil, "192.0.2.7"},
-		"text of IPv6":   {peerOnly, namedAddr("[2001:db8:1:2::1]:1"), nil, "2001%3Adb8%3A1%3A2%3A%3A/64"},
 		"no address":     {peerOnly, namedAddr("pipe"), nil, "pipe"},
 		"path of socket": {peerOnly, socket, nil, "/run/orders.sock"},
 
-		"no trust":         {grpclimit.ClientIP(grpclimit.ClientIPConfig{}), proxy, []string{xff, "192.0.2.9"}, "10.0.0.1"},
-		"client's own":     {ip, proxy, []string{xff, "1.1.1.1", xff, "192.0.2.9, 10.0.0.2"}, "192.0.2.9"},
-		"mapped proxy":     {ip, tcp("::ffff:10.0.0.1"), []string{xff, "192.0.2.9"}, "192.0.2.9"},
-		"proxy by text":    {ip, namedAddr("10.0.0.1:80"), []string{xff, "192.0.2.9"}, "192.0.2.9"},
-		"one address":      {grpclimit.ClientIP(behindReal), proxy, []string{"x-real-ip", "192.0.2.9", xff, "1.1.1.1"}, "192.0.2.9"},
-		"socket":           {ip, socket, []string{xff, "192.0.2.9"}, ""},
-		"trusted socket":   {ofSocket, socket, []string{xff, "203.0.113.9, 192.0.2.9"}, "192.0.2.9"},
-		"no socket":        {ofSocket, namedAddr("pipe"), []string{xff, "192.0.2.9"}, ""},
-		"others of socket": {ofSocket, tcp("192.0.2.1"), []string{xff, "192.0.2.9"}, "192.0.2.1"},
+		"client's own":   {ip, proxy, []string{xff, "1.1.1.1", xff, "192.0.2.9, 10.0.0.2"}, "192.0.2.9"},
+		"socket":         {ip, socket, []string{xff, "192.0.2.9"}, ""},
+		"trusted socket": {ofSocket, socket, []string{xff, "203.0.113.9, 192.0.2.9"}, "192.0.2.9"},
+		"no socket":      {ofSocket, namedAddr("pipe"), []string{xff, "192.0.2.9"}, ""},
 
 		"the first":  {grpclimit.Metadata("X-User"), proxy, []string{"x-user", "ann", "x-user", "bob"}, "ann"},
 		"binary":     {grpclimit.Metadata("key-bin"), proxy, []string{"key-bin", "\x00\xff"}, "%00%FF"},
@@ -360,10 +348,6 @@ func TestPolicyInFlight_Streams(t *testing.T) {
 		}, codes.OK},
 		"is left":              {func(_ *testing.T, _ streaming, leave func(), _ *grpc.ClientConn) { leave() }, codes.Canceled},
 		"loses its connection": {func(t *testing.T, _ streaming, _ func(), conn *grpc.ClientConn) { require.NoError(t, conn.Close()) }, codes.Canceled},
-		"is left, and looked at": {func(t *testing.T, stream streaming, leave func(), _ *grpc.ClientConn) {
-			leave()
-			assert.Equal(t, codes.Canceled, status.Code(limitertest.Second(stream.Recv())))
-		}, codes.Canceled},
 	} {
 		for _, opts := range [][]grpclimit.Option{nil, {grpclimit.WithPerMessage()}} {
 			synctest.Test(t, func(t *testing.T) {

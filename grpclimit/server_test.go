@@ -1,31 +1,21 @@
 package grpclimit_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/rratelimiter/rratelimiter/grpclimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
@@ -83,13 +73,6 @@ func TestUnaryServer_TellsClientsWhenToRetry(t *testing.T) {
 		require.NoError(t, check(t.Context(), conn))
 		assert.Equal(t, time.Minute, time.Since(start))
 		assert.Len(t, limiter.Asked(), 2)
-	})
-	t.Run("never", func(t *testing.T) {
-		t.Parallel()
-		limiter := middlewaretest.Budget(0, 0)
-		conn, _ := serve(t, unary(limiter), grpc.WithDefaultServiceConfig(config))
-		require.Error(t, check(t.Context(), conn))
-		assert.Len(t, limiter.Asked(), 1)
 	})
 }
 
@@ -158,82 +141,6 @@ func TestStreamServer(t *testing.T) {
 
 func figures(trailer metadata.MD) []string {
 	return append(append([]string(nil), trailer.Get(grpclimit.TrailerLimit)...), trailer.Get(grpclimit.TrailerRemaining)...)
-}
-
-// The order tells which interceptor is in front.
-func TestTrailersOfAChain(t *testing.T) {
-	t.Parallel()
-	conn, _ := serve(t, []grpc.ServerOption{grpc.ChainUnaryInterceptor(
-		grpclimit.New(middlewaretest.Budget(9, time.Second)).UnaryServer(),
-		grpclimit.New(middlewaretest.Budget(1, time.Second)).UnaryServer())})
-	for _, want := range [][]string{{"1", "9", "0", "8"}, {"1", "9", "0", "7"}} {
-		var trailer metadata.MD
-		_ = check(t.Context(), conn, grpc.Trailer(&trailer))
-		assert.Equal(t, want, figures(trailer))
-	}
-}
-
-// A proxy on the same machine, over a Unix socket.
-func TestClientIP_ReadsTheMetadataOfATrustedSocket(t *testing.T) {
-	t.Parallel()
-	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long for a socket's name
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	limiter, byAddress := middlewaretest.Grants(), grpclimit.ClientIP(grpclimit.ClientIPConfig{TrustUnix: true})
-	socket := listen(t, "unix", filepath.Join(dir, "s"), unary(limiter, grpclimit.WithKey(byAddress)))
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, conn.Close()) })
-	require.NoError(t, check(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "203.0.113.9, 192.0.2.1"), conn))
-	assert.Equal(t, "grpc:192.0.2.1", limiter.Key())
-}
-
-// What a refusal is on the wire, read by net/http's HTTP/2.
-func TestRefusalOnTheWire(t *testing.T) {
-	t.Parallel()
-	limiter := middlewaretest.Budget(1, 2500*time.Millisecond)
-	address := listen(t, "tcp", "127.0.0.1:0", unary(limiter))
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	t.Cleanup(transport.CloseIdleConnections)
-	post := func() http.Header {
-		const method = "/grpc.health.v1.Health/Check"
-		emptyMessage := bytes.NewReader(make([]byte, 5))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+method, emptyMessage)
-		require.NoError(t, err)
-		req.Header.Set("Content-Type", "application/grpc")
-		req.Header.Set("TE", "trailers")
-		resp, err := transport.RoundTrip(req)
-		require.NoError(t, err)
-		_, err = io.Copy(io.Discard, resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, http.StatusOK, resp.StatusCode)
-		if resp.Header.Get("Grpc-Status") != "" {
-			return resp.Header // there was nothing but trailers
-		}
-		return resp.Trailer
-	}
-	granted := post()
-	assert.Equal(t, []string{"0", "1", "0"}, []string{granted.Get("Grpc-Status"), granted.Get("Ratelimit-Limit"), granted.Get("Ratelimit-Remaining")})
-	assert.Empty(t, granted.Get("Grpc-Retry-Pushback-Ms"))
-	refused := post()
-	assert.Equal(t, []string{"1", "0"}, []string{refused.Get("Ratelimit-Limit"), refused.Get("Ratelimit-Remaining")})
-	assert.Equal(t, "8", refused.Get("Grpc-Status"))
-	assert.Equal(t, "rate limit exceeded, retry after 2.5s", refused.Get("Grpc-Message"))
-	assert.Equal(t, "2500", refused.Get("Grpc-Retry-Pushback-Ms"))
-
-	raw, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(refused.Get("Grpc-Status-Details-Bin"), "="))
-	require.NoError(t, err)
-	var st statuspb.Status
-	require.NoError(t, proto.Unmarshal(raw, &st))
-	require.NotEmpty(t, st.Details)
-	assert.Equal(t, "type.googleapis.com/google.rpc.RetryInfo", st.Details[0].TypeUrl)
-	var retry errdetails.RetryInfo
-	require.NoError(t, proto.Unmarshal(st.Details[0].Value, &retry))
-	assert.EqualValues(t, 2, retry.RetryDelay.Seconds)
-	assert.EqualValues(t, 500_000_000, retry.RetryDelay.Nanos)
-	assert.Equal(t, "grpc:/grpc.health.v1.Health/Check:127.0.0.1", limiter.Key())
 }
 
 // hearing adds to errs what the error handler hears.
