@@ -25,6 +25,7 @@ import (
 // server is a limiter that hangs from time to time, and counts what it is asked.
 type server struct {
 	heeds   bool          // its context
+	fails   bool          // rather than to hang
 	takes   time.Duration // to answer
 	limits  map[string]int64
 	refuses bool
@@ -47,6 +48,9 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 	defer s.underWay.Add(-1)
 	time.Sleep(s.takes)
 	for s.hangs.Load() {
+		if s.fails {
+			return limit.Decision{}, nil, limit.ErrUnavailable
+		}
 		time.Sleep(10 * time.Millisecond)
 		if s.heeds && ctx.Err() != nil {
 			return limit.Decision{}, nil, ctx.Err()
@@ -66,6 +70,16 @@ func (s *server) TakeReturnable(ctx context.Context, key string, n int64) (limit
 		s.returned.Add(n)
 		return nil
 	}, nil
+}
+
+// Acquire and Release are of a limiter that waits for permits itself.
+func (s *server) Acquire(ctx context.Context, key string, n int64) error {
+	return limitertest.Second(s.Take(ctx, key, n))
+}
+
+func (s *server) Release(_ context.Context, _ string, n int64) error {
+	s.returned.Add(n)
+	return nil
 }
 
 // asking asks for permits of a key, as middleware does, and says how long that took.
@@ -186,31 +200,6 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// If the answer to a probe takes long, the policy answers that request, which gives
-// back what it was granted; the next ones ask the limiter again.
-func TestSlowProbe(t *testing.T) {
-	t.Parallel()
-	s := &server{takes: 30 * time.Millisecond, heeds: true}
-	escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
-		s.hangs.Store(true)
-		for range 3 {
-			_, _ = say(t.Context(), "k", 1)
-		}
-		s.hangs.Store(false)
-		time.Sleep(time.Second)
-		ctx, cancel := context.WithCancel(t.Context())
-		q, took := say(ctx, "k", 4)
-		cancel() // the request is over before its probe
-		assert.Equal(t, middleware.Open, q.State)
-		assert.Equal(t, 5*time.Millisecond, took)
-		time.Sleep(time.Second)
-		assert.EqualValues(t, 4, s.returned.Load())
-		q, took = say(t.Context(), "k", 4)
-		assert.Equal(t, middleware.Granted, q.State)
-		assert.Equal(t, 30*time.Millisecond, took)
-	})
-}
-
 // What a limiter says, mistakes and requests that are given up do not make it one that
 // is asked no more. A request's deadline does if the limiter had its time.
 func TestBreaker_WhatCountsAsFailure(t *testing.T) {
@@ -296,34 +285,12 @@ func TestFailLocal(t *testing.T) {
 	})
 }
 
-// waiting is a limiter that waits for permits itself.
-type waiting struct {
-	up       atomic.Bool
-	released atomic.Int64
-}
-
-func (w *waiting) Take(context.Context, string, int64) (limit.Decision, error) {
-	return limit.Decision{}, errors.New("it is to wait")
-}
-
-func (w *waiting) Acquire(context.Context, string, int64) error {
-	if !w.up.Load() {
-		return limit.ErrUnavailable
-	}
-	time.Sleep(10 * time.Millisecond) // it has to wait
-	return nil
-}
-
-func (w *waiting) Release(_ context.Context, _ string, n int64) error {
-	w.released.Add(n)
-	return nil
-}
-
 // A caller that waits for a limiter of another module goes back to it once it decides again.
 func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, refusing := &waiting{}, &server{refuses: true}
+		w, refusing := &server{fails: true, takes: 10 * time.Millisecond}, &server{refuses: true}
+		w.hangs.Store(true)
 		o := &middleware.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFallback(refusing))
 		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: w})
@@ -334,56 +301,17 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		assert.Equal(t, middleware.Refused, q.State, "by the fallback, all the time")
 		assert.Greater(t, refusing.asked.Load(), int64(2))
 
-		time.AfterFunc(time.Second, func() { w.up.Store(true) })
+		time.AfterFunc(time.Second, func() { w.hangs.Store(false) })
 		start := time.Now()
 		q = l.Question("k", "k", 1)
 		q.AskAndWait(t.Context(), 0, false)
 		require.Equal(t, middleware.Open, q.State, "it has permits, and no figures")
 		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
 		synctest.Wait()
-		before := w.released.Load() // what its probe got
+		before := w.returned.Load() // what its probe got
 		require.NoError(t, q.GiveBack(t.Context()))
-		assert.Equal(t, before+1, w.released.Load())
+		assert.Equal(t, before+1, w.returned.Load())
 	})
-}
-
-// Permits that are to be settled are asked for once more, as others, only if the limiter can't reserve them: not in an outage.
-func TestAskAndWait_MeetsAnOutageOnce(t *testing.T) {
-	t.Parallel()
-	rdb, m := redistest.Mini(t)
-	m.SetError("ERR broken")
-	sent := limitertest.CountCommands(rdb)
-	var scripts []int
-	for _, settle := range []bool{false, true} {
-		limiter := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
-		l, err := new(middleware.Options).Limit(middleware.Terms{Name: "test", Limiter: limiter, Settle: settle})
-		require.NoError(t, err)
-		q, before := l.Question("k", "k", 1), sent.Scripts()
-		q.AskAndWait(t.Context(), 0, false)
-		require.ErrorContains(t, q.Failure, "broken")
-		scripts = append(scripts, sent.Scripts()-before)
-	}
-	assert.Equal(t, scripts[0], scripts[1])
-}
-
-// careless is a limiter whose grants can be settled any number of times.
-type careless struct {
-	server
-
-	settled []int64
-	err     error // of settling
-	panics  bool
-}
-
-func (c *careless) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	d, err := c.Take(ctx, key, n)
-	return d, func(_ context.Context, actual int64) error {
-		c.settled = append(c.settled, actual)
-		if c.panics {
-			panic("settling")
-		}
-		return c.err
-	}, err
 }
 
 // reserved asks for 3 permits and returns the context of the handler. The fallback may be nil.
@@ -400,21 +328,14 @@ func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 3, 20} {
-		c := &careless{}
+		c := &middlewaretest.Reserver{Fake: middlewaretest.Grants(), Many: true, Fails: limit.ErrUnavailable}
 		ctx := reserved(t, c, nil)
+		require.ErrorIs(t, middleware.Settle(ctx, used), limit.ErrUnavailable)
+		require.ErrorIs(t, middleware.Settle(ctx, used+1), limit.ErrSettled)
+		c.Fails = nil
 		require.NoError(t, middleware.Settle(ctx, used))
 		require.ErrorIs(t, middleware.Settle(ctx, used), limit.ErrSettled)
-		assert.Equal(t, []int64{used}, c.settled)
-	}
-	for _, c := range []*careless{{err: limit.ErrUnavailable}, {panics: true}} {
-		ctx := reserved(t, c, nil)
-		err := middleware.Settle(ctx, 2)
-		require.Error(t, err)
-		require.NotErrorIs(t, err, limit.ErrSettled)
-		require.ErrorIs(t, middleware.Settle(ctx, 4), limit.ErrSettled)
-		c.err, c.panics = nil, false
-		require.NoError(t, middleware.Settle(ctx, 2))
-		assert.Equal(t, []int64{2, 2}, c.settled)
+		assert.Equal(t, []int64{used}, c.Settled)
 	}
 }
 
@@ -431,7 +352,7 @@ func TestSettle_OfAFallback(t *testing.T) {
 			return redistest.Fail(cmds, errors.New("the answer is lost"))
 		}))
 		fallback := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 100, Window: time.Hour})
-		down := &careless{server: server{err: limit.ErrUnavailable}}
+		down := &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)}
 		require.NoError(t, middleware.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
 
 		ctx := reserved(t, down, fallback)

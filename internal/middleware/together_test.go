@@ -5,17 +5,21 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
@@ -95,14 +99,6 @@ var stories = map[string]story{
 			}},
 		},
 	},
-	// What a limiter in shadow would have refused is not charged, and it takes none of what the others charge.
-	"one in shadow": {change: func(all []quota) { all[1].opts = []rratelimiter.LimiterOption{rratelimiter.WithShadow()} }, steps: []step{
-		{tokens: 600},
-		{tokens: 600, shadows: "tokens-minute"},
-		{tokens: 600, shadows: "tokens-minute", left: []int64{7, 400, 97, 3200}},
-		{tokens: 3200, shadows: "tokens-minute"},
-		{tokens: 1, refused: "tokens-day", wait: day, left: []int64{6, 400, 96, 0}},
-	}},
 	// Each request passes, and those that would have been refused are charged to none.
 	"all in shadow": {opts: chatOptions{site: options{shadowed}}, steps: []step{
 		{tokens: 300, settle: []int64{500}},
@@ -147,21 +143,6 @@ var stories = map[string]story{
 		{tokens: 20, closed: limit.ErrUnavailable, took: time.Second, do: func(c *chat) { c.rdb.AddHook(limitertest.Slow(300 * time.Millisecond)) }},
 		{look: true, do: func(c *chat) { assert.Len(c.t, c.errs.Take(), 1) }},
 	}},
-	// A policy's local limiter follows the limit that requests have met, though others of its kind have none.
-	"local limit": {change: func(all []quota) {
-		for i := range all {
-			all[i].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailOpen())}
-		}
-		all[1].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(0.5))}
-	}, steps: []step{
-		{tokens: 1},
-		{tokens: 1, do: func(c *chat) {
-			assert.NoError(c.t, c.client.RateLimiter("test:tokens-minute:{ann}").SetRate(c.t.Context(), rratelimiter.PerMinute(100)))
-		}},
-		{after: time.Second, tokens: 50, do: fails(&down)},
-		{tokens: 1, refused: "tokens-minute", wait: time.Minute},
-		{look: true, do: func(c *chat) { c.errs.Take() }},
-	}},
 	// A closed Client decides nothing, whatever its limiters' policies are, also if it was closed during an outage.
 	"closed":                  {opts: chatOptions{site: options{failsOpen}}, steps: closedAfter(nil)},
 	"closed during an outage": {opts: chatOptions{site: options{failsOpen}}, steps: closedAfter(&down)},
@@ -190,7 +171,7 @@ func TestPolicies_Together(t *testing.T) {
 	t.Parallel()
 	// Those before 3.13.3 keep fixed windows, which can't go together, nor be settled.
 	all := maps.Clone(stories)
-	for _, version := range []string{"3.13.3", "3.16.4", "3.17.0", "3.21.0", "4.7.0"} {
+	for _, version := range []string{"3.13.3", "3.17.0", "4.7.0"} {
 		all["beside Redisson "+version] = story{opts: chatOptions{client: rratelimiter.WithRedissonVersion(version)}, steps: []step{
 			{tokens: 600, settle: []int64{400}, left: []int64{9, 600, 99, 4600}},
 			{tokens: 700, calls: 1, refused: "tokens-minute", wait: time.Minute, left: []int64{9, 600, 99, 4600}},
@@ -276,47 +257,6 @@ func TestPolicies_ShadowCountsWhatTheOthersLetPass(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A request that costs more than the limit is refused with the limit, and no observer counts it as an error: a client chooses it.
-func TestPolicies_CostAboveTheLimitIsNoError(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		var own limitertest.Recorder
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(&own))
-		for name, limiter := range middlewaretest.Limiters(client, 5, 10*time.Second) {
-			for cost, want := range map[int64]int64{6: 5, 1 << 60: 0} {
-				policies := named(limiter)
-				policies[0].Cost = tokensOf
-				s := newSite(t, policies)
-				_, questions := s.ask(t.Context(), request{user: name, tokens: cost})
-				assert.Equal(t, []any{middleware.TooCostly, want}, []any{questions[0].State, questions[0].Decision.Limit}, name)
-				decisions := append(s.told.Decisions(), own.Decisions()...)
-				assert.NotEmpty(t, decisions, name)
-				for _, d := range decisions {
-					assert.Equal(t, []any{limit.TooCostly, nil, limit.ErrorKind("")}, []any{d.Outcome, d.Err, d.Kind}, name)
-				}
-			}
-		}
-	})
-}
-
-// What a limiter says of a failure, to the error handler, names no call that only middleware makes.
-func TestPolicies_ErrorsNameTake(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		m.SetError("MISCONF no disk")
-		for name, limiter := range middlewaretest.Limiters(limitertest.NewClient(t, rdb), 5, 10*time.Second) {
-			_, reserves := limiter.(limit.Reserver)
-			for _, settle := range []bool{false, reserves} {
-				policies := named(limiter)
-				policies[0].Settle = settle
-				v, _ := newSite(t, policies).ask(t.Context(), request{})
-				assert.ErrorContains(t, v.News, `: Take "`, name)
-			}
-		}
-	})
 }
 
 // An estimate above the limit takes the whole limit, whatever that is at the moment, and is settled like others. A limiter that is
@@ -440,4 +380,133 @@ func TestPolicies_OnACluster(t *testing.T) {
 	}
 	c.run(step{tokens: 600, settle: []int64{400}, left: []int64{9, 600, 99, 4600}}, "ann")
 	c.run(step{tokens: 700, calls: 1, refused: "tokens-minute", wait: time.Minute, left: []int64{9, 600, 99, 4600}}, "ann")
+}
+
+// down makes calls of Redis fail, and hung after a while.
+var (
+	down failing = func(cmds []redis.Cmder, _ func() error) error {
+		return redistest.Fail(cmds, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
+	}
+	hung failing = func(cmds []redis.Cmder, _ func() error) error {
+		time.Sleep(3 * time.Second)
+		return redistest.Fail(cmds, context.DeadlineExceeded)
+	}
+)
+
+// onMini returns a chat on a miniredis.
+func onMini(t *testing.T, all []quota, opts ...func(*middleware.Policies[request])) *chat {
+	t.Helper()
+	rdb, _ := redistest.Mini(t)
+	return newChat(t, rdb, all, chatOptions{site: opts})
+}
+
+// with gives quotas an outage policy each; of nil they have none.
+func with(failures ...*limit.Failure) []quota {
+	all := quotas()
+	for i, f := range failures {
+		if f != nil {
+			all[i].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(*f)}
+		}
+	}
+	return all
+}
+
+var failsOpen = option((*middleware.Options).SetFailure, limit.FailOpen())
+
+// failsTo returns the option of a fallback of 500 a minute.
+func failsTo() func(*middleware.Policies[request]) {
+	return option((*middleware.Options).SetFallback, httplimit.Local(500, time.Minute))
+}
+
+// While Redis does not decide, each policy answers by its own rule, and a local refusal costs the others nothing.
+func TestPolicies_EachHasItsOutagePolicy(t *testing.T) {
+	t.Parallel()
+	open, local, closed := new(limit.FailOpen()), new(limit.FailLocal(0.5)), new(limit.FailClosed())
+	const both = "tokens-minute, tokens-day"
+	type row struct {
+		of      []quota
+		opt     func(*middleware.Policies[request])
+		passes  int    // how many requests, of five; they are of 250 tokens
+		refused string // by which policies the rest is; "": it is closed
+	}
+	limitertest.Bubbles(t, map[string]row{
+		"none":                {of: quotas()},
+		"all open":            {of: with(open, open, open, open), passes: 5},
+		"the option":          {of: quotas(), opt: failsOpen, passes: 5},
+		"local":               {of: with(local, local, local, local), passes: 2, refused: "tokens-minute"},
+		"open and local":      {of: with(open, local, open, open), passes: 2, refused: "tokens-minute"},
+		"one closes":          {of: with(open, open, closed, open)},
+		"one has no policy":   {of: with(open, open, nil, open)},
+		"the option for rest": {of: with(nil, local), opt: failsOpen, passes: 2, refused: "tokens-minute"},
+		"a fallback":          {of: quotas(), opt: failsTo(), passes: 2, refused: both},
+	}, func(t *testing.T, row row) {
+		var opts options
+		if row.opt != nil {
+			opts = append(opts, row.opt)
+		}
+		c := onMini(t, row.of, opts...)
+		ask := step{tokens: 250, settle: []int64{250}}
+		c.run(ask, "before")
+		time.Sleep(time.Second) // for the limits to be known
+		charged := c.left()
+		c.outage.Store(&down)
+		no := step{tokens: 250, refused: row.refused, wait: time.Minute}
+		if row.refused == "" {
+			no = step{tokens: 250, closed: limit.ErrUnavailable}
+		}
+		for i := range 5 {
+			if i < row.passes {
+				c.run(ask, "passes")
+			} else {
+				c.run(no, "does not")
+			}
+		}
+		c.errs.Take()
+		c.outage.Store(nil)
+		c.run(step{after: 2 * time.Second, look: true, left: charged}, "nothing was charged")
+		before := c.calls.Scripts()
+		_, _ = c.ask(t.Context(), request{user: "ann", tokens: 250}) // it may be the probe
+		c.run(step{after: time.Second, tokens: 250, settle: []int64{250}}, "Redis decides again")
+		assert.Greater(t, c.calls.Scripts(), before)
+	})
+}
+
+// Three requests meet an outage, others are answered at once, and the observers of limiters and policies learn it. The
+// middleware's timeout counts if it is shorter than that of calls.
+func TestPolicies_OneBreakerForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := onMini(t, quotas(), failsOpen)
+		c.run(step{tokens: 1}, "before")
+		time.Sleep(time.Second)
+		c.outage.Store(&hung)
+		c.told.Decisions()
+		for i := range 20 {
+			start := time.Now()
+			v, _ := c.ask(t.Context(), request{user: "ann", tokens: 1})
+			assert.False(t, v.Refused || v.Closed)
+			if i < 3 {
+				assert.Equal(t, time.Second, time.Since(start))
+			} else {
+				assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond)
+			}
+		}
+		assert.Len(t, c.errs.Take(), 3)
+		synctest.Wait()
+		askedNoMore := func(r *limitertest.Recorder) (of []string) {
+			for _, e := range r.Events() {
+				if e.Kind == limit.AskedNoMore {
+					of = append(of, e.Limiter)
+				}
+			}
+			return of
+		}
+		assert.ElementsMatch(t, []string{"requests-minute", "tokens-minute", "requests-day", "tokens-day"}, askedNoMore(&c.told))
+		assert.Equal(t, []string{""}, askedNoMore(c.own))
+		for _, d := range c.told.Decisions() {
+			assert.Equal(t, limit.FromOpen, d.Source)
+		}
+		c.outage.Store(nil)
+		time.Sleep(time.Minute)
+	})
 }

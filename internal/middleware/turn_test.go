@@ -321,26 +321,6 @@ func places(rate rratelimiter.Config, hold time.Duration) quota {
 	return quota{name: "at-once", rate: rate, terms: middleware.Terms{InFlight: true, Hold: hold}}
 }
 
-// A request passes a rate and a limit in flight by one decision, and is charged to both or none. Only what is in flight comes
-// back at its end.
-func TestInFlight_BesideARate(t *testing.T) {
-	t.Parallel()
-	three := func(c *chat) { c.run(step{refused: "at-once", wait: time.Second}, "three") } // a request may end soon
-	two := func(c *chat) { c.run(step{during: []int64{97, 0}, handle: three}, "two") }
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		story{quotas: []quota{{name: "rate", rate: rratelimiter.PerMinute(100)}, places(rratelimiter.PerMinute(2), 0)}, steps: []step{
-			{},
-			{calls: 1, during: []int64{98, 1}, handle: two, left: []int64{97, 2}},
-			{look: true, do: func(c *chat) {
-				before := c.calls.Scripts()
-				_, questions := c.ask(t.Context(), request{user: "ann"})
-				assert.Equal(t, 2, c.calls.Scripts()-before, "one for the decision, one at the end")
-				assert.Zero(t, questions[1].Wait())
-			}},
-		}}.play(t, rdb)
-	})
-}
-
 // Never more requests are handled at the same time than the limit says, however long each takes. A place whose program can't renew
 // it any more, as if it had been killed, comes back after its hold, or an interval.
 func TestInFlight_LastsAsLongAsItsRequest(t *testing.T) {

@@ -257,23 +257,13 @@ func (k Kind[O, K]) testKeys(t *testing.T) {
 	long := strings.Repeat("x", 128)
 	hashed := func(head, part string) string { return fmt.Sprintf("%s%%sha256-%x", head, sha256.Sum256([]byte(part))) }
 	for part, want := range map[string]string{
-		"":                                 "",
-		"ann@example.org":                  "ann@example.org",
-		"a:b":                              "a%3Ab",
-		"{slot}":                           "%7Bslot%7D",
-		"100%":                             "100%25",
-		"%3A":                              "%253A",
-		"a b\t\r\n\x00\x7f":                "a%20b%09%0D%0A%00%7F",
-		"\xff\xc3":                         "%FF%C3",
-		"Zoë 世界":                           "Zoë%20世界",
-		"\u00a0\u202e\u2028":               "%C2%A0%E2%80%AE%E2%80%A8",
-		"\ufffd":                           "\ufffd",
-		"/local_time":                      "/local_time",
-		"x%sha256-":                        "x%25sha256-",
-		long:                               long,
-		long + "x":                         hashed(long[:32], long+"x"),
-		strings.Repeat(":", 43):            hashed(strings.Repeat("%3A", 10), strings.Repeat(":", 43)),
-		"user-" + strings.Repeat("ü", 100): hashed("user-"+strings.Repeat("ü", 13), "user-"+strings.Repeat("ü", 100)),
+		"":                   "",
+		"a:b":                "a%3Ab",
+		"{slot}":             "%7Bslot%7D",
+		"a b\t\r\n\x00\x7f":  "a%20b%09%0D%0A%00%7F",
+		"\u00a0\u202e\u2028": "%C2%A0%E2%80%AE%E2%80%A8",
+		long:                 long,
+		long + "x":           hashed(long[:32], long+"x"),
 	} {
 		assert.Equal(t, k.Prefix+want, k.keyOf(t, nil, part))
 	}
