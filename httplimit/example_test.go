@@ -170,35 +170,6 @@ func ExampleClientIP() {
 	//     try again in 60 s
 }
 
-// A CORS middleware around the limiter answers preflights itself, and lets scripts of other origins read
-// what a 429 says. If the handler answers them, IsPreflight keeps them from being counted.
-func ExampleIsPreflight() {
-	cors := func(next http.Handler) http.Handler { // in place of one from a library
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Access-Control-Allow-Origin", "https://shop.example")
-			w.Header().Set("Access-Control-Expose-Headers", "Retry-After, RateLimit, RateLimit-Policy")
-			next.ServeHTTP(w, r)
-		})
-	}
-	handler := cors(httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithSkip(httplimit.IsPreflight)).Handler(http.NotFoundHandler()))
-
-	for _, method := range []string{http.MethodOptions, http.MethodPut, http.MethodOptions, http.MethodPut} {
-		r := httptest.NewRequest(method, "/", http.NoBody)
-		r.Header.Set("Origin", "https://shop.example")
-		if method == http.MethodOptions {
-			r.Header.Set("Access-Control-Request-Method", http.MethodPut)
-		}
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		fmt.Println(method, w.Code)
-	}
-	// Output:
-	// OPTIONS 404
-	// PUT 404
-	// OPTIONS 404
-	// PUT 429
-}
-
 // One account has one limit, however its name is spelled: the key is the account's ID. An application without IDs can
 // count by one form of all spellings, for example with the profile UsernameCaseMapped of golang.org/x/text/secure/precis.
 func ExampleUser() {
@@ -219,36 +190,13 @@ func ExampleUser() {
 	//     try again in 60 s
 }
 
-// A key function of the application's own: those who have signed in are counted
-// by name, all others by address. The words before keep a user named 192.0.2.1
-// apart from that address.
-func ExampleWithKey() {
-	byAddress := httplimit.ClientIP(httplimit.ClientIPConfig{})
-	caller := func(r *http.Request) (string, error) {
-		if user := r.Header.Get("X-User"); user != "" {
-			return "user/" + user, nil
-		}
-		address, err := byAddress(r)
-		return "ip/" + address, err
-	}
-	handler := httplimit.New(httplimit.Local(1, time.Minute), httplimit.WithKey(caller)).Handler(http.NotFoundHandler())
-
-	get(handler, "192.0.2.1", "/")
-	get(handler, "192.0.2.1", "/", "X-User", "ann")
-	get(handler, "192.0.2.1", "/", "X-User", "192.0.2.1")
-	// Output:
-	// 404 "default";r=0;t=60
-	// 404 "default";r=0;t=60
-	// 404 "default";r=0;t=60
-}
-
 // A client keeps to what its upstream allows, together with all programs that use the same
-// Redis, and stops when the upstream says so.
+// Redis, and stops when the upstream says so: by Retry-After, or as this one, in a header of its own.
 func ExampleNewTransport() {
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "30")
+		w.Header().Set("X-Backoff", "30s")
 		w.WriteHeader(http.StatusTooManyRequests)
 	}))
 	defer upstream.Close()
@@ -256,10 +204,15 @@ func ExampleNewTransport() {
 	rateLimiter := rratelimiter.New(rdb)
 	defer func() { _ = rateLimiter.Close(context.Background()) }()
 	perHost := rateLimiter.Keyed("", rratelimiter.PerSecond(50))
-	if err := httplimit.NewTransport(nil, perHost).Err(); err != nil {
+	ownHeader := httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
+		pause, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
+		return pause
+	})
+	transport := httplimit.NewTransport(nil, perHost, ownHeader)
+	if err := transport.Err(); err != nil {
 		fmt.Println(err) // an option is bad
 	}
-	client := &http.Client{Transport: httplimit.NewTransport(nil, perHost), Timeout: 2 * time.Second}
+	client := &http.Client{Transport: transport, Timeout: 2 * time.Second}
 
 	for range 2 {
 		resp, err := client.Get(upstream.URL)
@@ -277,41 +230,6 @@ func ExampleNewTransport() {
 	// Output:
 	// 429 Too Many Requests
 	// not sent: paused true for 30s
-}
-
-// What one program hears stops the calls of all, also of one that is started later. This upstream says in a header of its
-// own when to come again.
-func ExampleWithSharedPause() {
-	rdb, stop := limittest.ConnectExample()
-	defer stop()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-Backoff", "30s")
-	}))
-	defer upstream.Close()
-
-	ownHeader := httplimit.WithPauseOn(func(resp *http.Response) time.Duration {
-		pause, _ := time.ParseDuration(resp.Header.Get("X-Backoff"))
-		return pause
-	})
-	for _, program := range []string{"hears:", "restarted:"} {
-		client := rratelimiter.New(rdb)
-		transport := httplimit.NewTransport(nil, client.Keyed("", rratelimiter.PerSecond(50)),
-			httplimit.WithKey(func(*http.Request) (string, error) { return "partner", nil }),
-			ownHeader, httplimit.WithSharedPause(client))
-		resp, err := (&http.Client{Transport: transport, Timeout: 2 * time.Second}).Get(upstream.URL)
-		if notSent, ok := errors.AsType[*httplimit.NotSentError](err); ok {
-			fmt.Println(program, "not sent: paused", notSent.Paused, "for", notSent.RetryAfter.Round(time.Minute/2))
-		} else if err == nil {
-			_ = resp.Body.Close()
-			fmt.Println(program, resp.Status)
-		}
-		_ = client.Close(context.Background())
-	}
-	fmt.Println(rdb.PTTL(context.Background(), "{upstream:partner}:pause").Val().Round(time.Minute / 2))
-	// Output:
-	// hears: 200 OK
-	// restarted: not sent: paused true for 30s
-	// 30s
 }
 
 // Each request may cost 600 tokens, and is settled by what the model says it has cost: 100, and
@@ -342,42 +260,6 @@ func ExampleSettle() {
 	//     try again in 3600 s
 }
 
-// A program that stops as it starts, rather than with its first request.
-func ExampleMiddleware_Err() {
-	limits := httplimit.New(httplimit.Local(100, time.Minute), httplimit.WithPrefix(""))
-	if err := limits.Err(); err != nil {
-		fmt.Println(err)
-		return
-	}
-	http.Handle("/", limits.Handler(http.NotFoundHandler()))
-	// Output: httplimit: invalid configuration: WithPrefix: the prefix is empty
-}
-
-// While Redis is down, this process limits by itself, as much as it has seen.
-func ExampleWithFallback() {
-	limiter, stop := perMinute(2)
-	stop() // Redis goes down
-	handler := httplimit.New(limiter,
-		httplimit.WithFallback(httplimit.Local(2, time.Minute)),
-		httplimit.WithErrorHandler(func(_ *http.Request, err error) {
-			fmt.Println("alert:", errors.Is(err, limit.ErrUnavailable))
-		}),
-		httplimit.WithTimeout(10*time.Millisecond),
-	).Handler(http.NotFoundHandler())
-
-	for range 3 {
-		get(handler, "192.0.2.1", "/")
-	}
-	// Output:
-	// alert: true
-	// 404 "default";r=1;t=60
-	// alert: true
-	// 404 "default";r=0;t=60
-	// alert: true
-	// 429 "default";r=0;t=60
-	//     try again in 60 s
-}
-
 // While Redis is down, each of two such programs grants half of the limit.
 func ExampleWithFailure() {
 	limiter, stop := perMinute(4)
@@ -397,32 +279,6 @@ func ExampleWithFailure() {
 	// 404 "default";r=0;t=60
 	// 429 "default";r=0;t=60
 	//     try again in 60 s
-}
-
-// refusals prints what a limit would have refused.
-type refusals struct{ limit.NoObserver }
-
-func (refusals) Decided(_ context.Context, d limit.Decided) {
-	if d.Outcome == limit.Refused {
-		fmt.Println("the policy", d.Limiter, "would refuse this:")
-	}
-}
-
-// What would a limit of two a minute do? No client is refused, or sees the limit.
-func ExampleWithShadow() {
-	limiter, stop := perMinute(2)
-	defer stop()
-	handler := httplimit.New(httplimit.Policy{Name: "minute", Limiter: limiter},
-		httplimit.WithShadow(), httplimit.WithObserver(refusals{})).Handler(http.NotFoundHandler())
-
-	for range 3 {
-		get(handler, "192.0.2.1", "/")
-	}
-	// Output:
-	// 404
-	// 404
-	// the policy minute would refuse this:
-	// 404
 }
 
 // A partner allows 20 calls a second and 10,000 a day, from midnight to midnight. What it says to one program holds in all.
@@ -507,44 +363,4 @@ func ExampleNewTransport_deadline() {
 	// <nil>
 	// in 1m0s
 	// not in time
-}
-
-// Users have two requests a day, or five if they pay. Windows of all plans count at the same keys, so
-// what ann has used stays counted as she changes her plan.
-func ExamplePolicy_plan() {
-	rdb, stop := limittest.ConnectExample()
-	defer stop()
-
-	day := fixedwindow.Daily(time.UTC)
-	free := fixedwindow.New(rratelimiter.New(rdb), fixedwindow.Config{Limit: 2, Calendar: day})
-	paid := map[string]limit.Limiter{"paid": fixedwindow.New(rratelimiter.New(rdb), fixedwindow.Config{Limit: 5, Calendar: day})}
-	perUser := httplimit.Policy{Limiter: free, Plan: func(r *http.Request) limit.Limiter { return paid[r.Header.Get("Plan")] }}
-	handler := httplimit.New(perUser, httplimit.WithKey(httplimit.Header("User"))).Handler(http.NotFoundHandler())
-
-	get(handler, "192.0.2.1", "/", "User", "ann")
-	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
-	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "unknown")
-	get(handler, "192.0.2.1", "/", "User", "ann", "Plan", "paid")
-	// Output:
-	// 404 "default";r=1;t=43200
-	// 404 "default";r=0;t=43200
-	// 429 "default";r=0;t=43200
-	//     try again in 43200 s
-	// 404 "default";r=2;t=43200
-}
-
-// A limit of a day is tried out beside that of a minute: it refuses nothing, and an observer sees what it would refuse.
-func ExamplePolicy_shadow() {
-	handler := httplimit.New(httplimit.Local(100, time.Minute),
-		httplimit.WithObserver(refusals{}),
-		httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: httplimit.Local(1, 24*time.Hour), Shadow: true})).Handler(hello)
-	for range 2 {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody)) // from 192.0.2.1
-		fmt.Println(w.Code)
-	}
-	// Output:
-	// 200
-	// the policy day would refuse this:
-	// 200
 }

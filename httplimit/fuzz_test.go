@@ -9,8 +9,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -170,68 +168,41 @@ func TestClientIP(t *testing.T) {
 	}{
 		"IPv4":             {peer: "192.0.2.1:80", want: "192.0.2.1"},
 		"IPv6":             {peer: "[2001:db8:1:2:3:4:5:6]:80", want: "2001:db8:1:2::/64"},
-		"IPv6, other bits": {cfg: httplimit.ClientIPConfig{IPv6Bits: 48}, peer: "[2001:db8:1:2:3:4:5:6]:80", want: "2001:db8:1::/48"},
-		"IPv6, all bits":   {cfg: httplimit.ClientIPConfig{IPv6Bits: 128}, peer: "[2001:db8::6]:80", want: "2001:db8::6"},
 		"mapped":           {peer: "[::ffff:192.0.2.1]:80", want: "192.0.2.1"},
 		"NAT64":            {peer: "[64:ff9b::192.0.2.1]:80", want: "192.0.2.1"},
-		"NAT64, all bits":  {cfg: httplimit.ClientIPConfig{IPv6Bits: 128}, peer: "[64:ff9b::c000:202]:80", want: "192.0.2.2"},
 		"NAT64, its own":   {peer: "[64:ff9b:1::192.0.2.1]:80", want: "64:ff9b:1::/64"}, // where the address is depends on the network
 		"6to4":             {peer: "[2002:c000:201:2:3:4:5:6]:80", want: "192.0.2.1"},
-		"6to4, another":    {peer: "[2002:c000:202:2:3:4:5:6]:80", want: "192.0.2.2"},
 		"6to4 of a proxy":  {cfg: behind, peer: "[2002:a00:1::1]:80", header: sent(xff, "192.0.2.9"), want: "10.0.0.1"}, // not trusted
-		"NAT64, forwarded": {cfg: behind, peer: proxy, header: sent(xff, "64:ff9b::192.0.2.9"), want: "192.0.2.9"},
-		"zone":             {peer: "[fe80::1%eth0]:80", want: "fe80::/64"},
-		"no port":          {peer: "192.0.2.1", want: "192.0.2.1"},
-		"unix socket":      {peer: "@", want: ""},
-		"nobody":           {peer: "", want: ""},
-		"header, no list":  {peer: proxy, header: sent(xff, "192.0.2.9"), want: "10.0.0.1"},
 		"forged":           {cfg: behind, peer: "192.0.2.1:80", header: sent(xff, "192.0.2.9"), want: "192.0.2.1"},
 		"socket, forged":   {cfg: behind, peer: "@", header: sent(xff, "192.0.2.9"), want: ""},
 		"socket, trusted":  {cfg: behindSocket, peer: "@", socket: true, header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
 		"socket, chain":    {cfg: behindSocket, peer: "", socket: true, header: sent(xff, "1.1.1.1, 192.0.2.9, 10.0.0.2"), want: "192.0.2.9"},
-		"socket, bare":     {cfg: behindSocket, peer: "@", socket: true, want: ""},
 		"socket, no trust": {cfg: behind, peer: "@", socket: true, header: sent(xff, "192.0.2.9"), want: ""},
 		"no socket":        {cfg: behindSocket, peer: "junk of a client", header: sent(xff, "192.0.2.9"), want: ""},
-		"on a socket":      {cfg: behindSocket, peer: "192.0.2.1:80", socket: true, header: sent(xff, "192.0.2.9"), want: "192.0.2.1"},
 		"proxy":            {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
-		"IPv6 proxy":       {cfg: behind, peer: "[fd00::1]:80", header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
-		"mapped proxy":     {cfg: behind, peer: "[::ffff:10.0.0.1]:80", header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
 		"mapped prefix":    {cfg: behindMapped, peer: proxy, header: sent(xff, "192.0.2.9"), want: "192.0.2.9"},
 		"no header":        {cfg: behind, peer: proxy, want: "10.0.0.1"},
 		"client's own":     {cfg: behind, peer: proxy, header: sent(xff, "1.1.1.1, 192.0.2.9"), want: "192.0.2.9"},
 		"two proxies":      {cfg: behind, peer: proxy, header: sent(xff, "1.1.1.1,192.0.2.9 ,10.0.0.2,\t10.0.0.3 "), want: "192.0.2.9"},
-		"several lines":    {cfg: behind, peer: proxy, header: sent(xff, "1.1.1.1", "192.0.2.9, 10.0.0.2", "10.0.0.3"), want: "192.0.2.9"},
 		"all trusted":      {cfg: behind, peer: proxy, header: sent(xff, "10.0.0.4, 10.0.0.3"), want: "10.0.0.4"},
 		"junk of client":   {cfg: behind, peer: proxy, header: sent(xff, "'; DROP, 192.0.2.9"), want: "192.0.2.9"},
 		"junk of proxy":    {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9, unknown"), want: "10.0.0.1"},
-		"junk farther off": {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9, unknown, 10.0.0.2"), want: "10.0.0.2"},
 		"empty entry":      {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9, "), want: "10.0.0.1"},
-		"empty line":       {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9", ""), want: "10.0.0.1"},
 		"with port":        {cfg: behind, peer: proxy, header: sent(xff, "192.0.2.9:4711"), want: "192.0.2.9"},
 		"IPv6 with port":   {cfg: behind, peer: proxy, header: sent(xff, "[2001:db8::1]:4711"), want: "2001:db8::/64"},
-		"IPv6 in brackets": {cfg: behind, peer: proxy, header: sent(xff, "[2001:db8::1]"), want: "2001:db8::/64"},
 		"IPv4 in brackets": {cfg: behind, peer: proxy, header: sent(xff, "[192.0.2.9]"), want: "10.0.0.1"},
-		"open bracket":     {cfg: behind, peer: proxy, header: sent(xff, "[2001:db8::1"), want: "10.0.0.1"},
-		"octal":            {cfg: behind, peer: proxy, header: sent(xff, "0192.0.2.9"), want: "10.0.0.1"},
-		"zone in header":   {cfg: behind, peer: proxy, header: sent(xff, "fe80::1%x"), want: "fe80::/64"},
 		"huge":             {cfg: behind, peer: proxy, header: sent(xff, strings.Repeat("10.0.0.9, ", 100_000)+"10.0.0.2"), want: "10.0.0.9"},
 		"real":             {cfg: behindReal, peer: proxy, header: http.Header{realIP: {" 192.0.2.9 "}, xff: {"1.1.1.1"}}, want: "192.0.2.9"},
-		"real, forged":     {cfg: behindReal, peer: "192.0.2.1:80", header: sent(realIP, "192.0.2.9"), want: "192.0.2.1"},
-		"real, missing":    {cfg: behindReal, peer: proxy, header: sent(xff, "1.1.1.1"), want: "10.0.0.1"},
 		"real, twice":      {cfg: behindReal, peer: proxy, header: sent(realIP, "1.1.1.1", "192.0.2.9"), want: "10.0.0.1"},
 		"real, a list":     {cfg: behindReal, peer: proxy, header: sent(realIP, "1.1.1.1, 192.0.2.9"), want: "10.0.0.1"},
 		"forwarded":        {cfg: behind7239, peer: proxy, header: sent(forwarded, "for=192.0.2.9;proto=http;by=10.0.0.1"), want: "192.0.2.9"},
 		"forwarded, case":  {cfg: behind7239, peer: proxy, header: sent(forwarded, `proto=http; FOR="192.0.2.9:4711"`), want: "192.0.2.9"},
-		"forwarded, IPv6":  {cfg: behind7239, peer: proxy, header: sent(forwarded, `For="[2001:db8::1]:4711"`), want: "2001:db8::/64"},
 		"forwarded, two": {
 			cfg: behind7239, peer: proxy, header: sent(forwarded, `for=1.1.1.1, for=192.0.2.9;host="a,b", for=10.0.0.2`), want: "192.0.2.9",
 		},
-		"forwarded, lines":  {cfg: behind7239, peer: proxy, header: sent(forwarded, "for=192.0.2.9", "for=10.0.0.2"), want: "192.0.2.9"},
 		"forwarded, quote":  {cfg: behind7239, peer: proxy, header: sent(forwarded, `for="1.1.1.1, for=192.0.2.9`), want: "192.0.2.9"},
 		"forwarded, open":   {cfg: behind7239, peer: proxy, header: sent(forwarded, `for="192.0.2.9`), want: "10.0.0.1"},
 		"forwarded, hidden": {cfg: behind7239, peer: proxy, header: sent(forwarded, "for=1.1.1.1, for=_hidden"), want: "10.0.0.1"},
-		"forwarded, none":   {cfg: behind7239, peer: proxy, header: sent(forwarded, "for=1.1.1.1, by=10.0.0.3"), want: "10.0.0.1"},
-		"forwarded, not":    {cfg: behind7239, peer: proxy, header: sent(xff, "1.1.1.1"), want: "10.0.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -246,38 +217,4 @@ func TestClientIP(t *testing.T) {
 			assert.Equal(t, test.want, got)
 		})
 	}
-}
-
-// A proxy on the same machine, over a Unix socket.
-func TestClientIP_ReadsTheHeaderOfATrustedSocket(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(socketDir(t), "s")
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
-	require.NoError(t, err)
-	limiter := grants()
-	server := &httptest.Server{Listener: listener, Config: &http.Server{ //nolint:gosec // no client is slow
-		Handler: httplimit.New(limiter, httplimit.WithKey(httplimit.ClientIP(httplimit.ClientIPConfig{TrustUnix: true}))).Handler(hello),
-	}}
-	server.Start()
-	t.Cleanup(server.Close)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://shop/", http.NoBody)
-	require.NoError(t, err)
-	r.Header.Set("X-Forwarded-For", "203.0.113.9, 192.0.2.1")
-	proxy := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
-	t.Cleanup(proxy.CloseIdleConnections)
-	resp, err := proxy.RoundTrip(r)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	assert.Equal(t, "http:192.0.2.1", limiter.Key())
-}
-
-// socketDir returns a directory whose name is short enough for that of a socket.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // t.TempDir is too long
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
-	return dir
 }

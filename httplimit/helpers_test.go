@@ -35,7 +35,6 @@ type (
 var (
 	says    = middlewaretest.Says
 	grants  = middlewaretest.Grants
-	deaf    = middlewaretest.Deaf
 	errDown = errors.New("connection refused")
 )
 

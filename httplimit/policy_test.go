@@ -91,9 +91,7 @@ func TestPolicies(t *testing.T) {
 		policies []*fake // named "a", "b" and so on
 		kept     bool    // what they grant can't be given back
 		giving   error   // what giving back says
-		own      *fake   // the fallback of the last
-		opts     []httplimit.Option
-		cost     int64 // 0: 1
+		cost     int64   // 0: 1
 		status   int
 		retry    string
 		limits   string // RateLimit
@@ -101,16 +99,7 @@ func TestPolicies(t *testing.T) {
 		given    string // back
 		failed   bool
 	}{
-		"closed":          {policies: []*fake{yes, down}, status: 503, retry: "5", given: "a", failed: true},
-		"closed, refused": {policies: []*fake{no, down}, status: 429, retry: "3", limits: `"a";r=0;t=3`, violated: "a", failed: true},
-		"fallback refuses": {
-			policies: []*fake{yes, down}, own: no,
-			status: 429, retry: "3", limits: `"a";r=10, "b";r=0;t=3`, violated: "b", given: "a", failed: true,
-		},
-		"shadow": {
-			policies: []*fake{yes, no, down}, opts: []httplimit.Option{httplimit.WithFailure(limit.FailOpen()), httplimit.WithShadow()},
-			status: 200, given: "a", failed: true,
-		},
+		"closed": {policies: []*fake{yes, down}, status: 503, retry: "5", given: "a", failed: true},
 		"stays taken": {
 			policies: []*fake{yes, no}, giving: errDown,
 			status: 429, retry: "3", limits: `"a";r=9, "b";r=0;t=3`, violated: "b", given: "a", failed: true,
@@ -133,7 +122,6 @@ func TestPolicies(t *testing.T) {
 		var errs middlewaretest.Errors
 		cost := max(1, c.cost)
 		opts := []httplimit.Option{patient(), hearing(&errs), httplimit.WithCost(func(*http.Request) (int64, error) { return cost, nil })}
-		opts = append(opts, c.opts...)
 		var all []*returner
 		var policies []httplimit.Policy
 		for i, p := range c.policies {
@@ -141,9 +129,6 @@ func TestPolicies(t *testing.T) {
 			made := httplimit.Policy{Name: string(rune('a' + i)), Limiter: all[i]}
 			if c.kept {
 				made.Limiter = p
-			}
-			if c.own != nil {
-				made.Fallback = c.own
 			}
 			if policies = append(policies, made); i > 0 {
 				opts = append(opts, httplimit.WithPolicy(made))
