@@ -34,12 +34,6 @@ func get(handler http.Handler, peer, path string, header ...string) {
 	}
 }
 
-// perMinute returns a limiter of so many permits a minute.
-func perMinute(n int64) (limiter limit.Limiter, stop func()) {
-	rdb, stop := limittest.ConnectExample()
-	return slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: n, Window: time.Minute}), stop
-}
-
 // Each client has two requests a minute.
 func ExampleNew() {
 	rdb, stop := limittest.ConnectExample()
@@ -262,7 +256,8 @@ func ExampleSettle() {
 
 // While Redis is down, each of two such programs grants half of the limit.
 func ExampleWithFailure() {
-	limiter, stop := perMinute(4)
+	rdb, stop := limittest.ConnectExample()
+	limiter := slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: 4, Window: time.Minute})
 	handler := httplimit.New(limiter,
 		httplimit.WithFailure(limit.FailLocal(0.5)),
 		httplimit.WithErrorHandler(func(*http.Request, error) {}), // for an alert

@@ -158,40 +158,6 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
 
-func TestLocalGivesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := httplimit.Local(5, time.Minute).(limit.Returner)
-		take := func(n int64) func(context.Context) error {
-			d, giveBack, err := l.TakeReturnable(t.Context(), "a", n)
-			require.NoError(t, err)
-			require.Equal(t, d.Granted, giveBack != nil)
-			return giveBack
-		}
-		first, second := take(2), take(3)
-		assert.Nil(t, take(1))
-		require.NoError(t, first(t.Context()))
-		third := take(2)
-		require.NotNil(t, third)
-		require.NoError(t, second(t.Context()))
-		require.NoError(t, third(t.Context()))
-		time.Sleep(time.Second)
-		last := take(5)
-		time.Sleep(time.Minute)
-		require.NotNil(t, take(5))
-		require.NoError(t, last(t.Context()), "what has run out is not given back twice")
-		assert.Nil(t, take(1))
-
-		time.Sleep(time.Minute)
-		last = take(5)
-		time.Sleep(time.Minute)
-		_, err := l.Take(t.Context(), "b", 1)
-		require.NoError(t, err)
-		require.NoError(t, last(t.Context()), "its key is forgotten")
-		assert.NotNil(t, take(5))
-	})
-}
-
 func TestLocalErrors(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

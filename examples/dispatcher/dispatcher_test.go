@@ -316,25 +316,6 @@ var dispatching = limitertest.Tests[*world]{
 		assert.GreaterOrEqual(t, w.used(acme), int64(40))
 		b.stop()
 	},
-
-	// A program that ends finishes what it has begun, and leaves the rest to others.
-	"EndsGracefully": func(t *testing.T, w *world) {
-		a := w.start()
-		a.flood(acme, "ann", 40)
-		time.Sleep(1200 * time.Millisecond)
-		a.stop()
-		arrived := len(w.at(acme))
-		assert.Equal(t, arrived, w.sent())
-		assert.EqualValues(t, arrived, w.used(acme))
-		assert.Zero(t, w.Redis.ZCard(t.Context(), running(acme)).Val())
-		time.Sleep(time.Minute)
-		assert.Len(t, w.at(acme), arrived)
-		b := w.start()
-		time.Sleep(6 * time.Second)
-		b.stop()
-		assert.Equal(t, 40, w.sent())
-		assert.Len(t, w.at(acme), 40, "each once")
-	},
 }
 
 func TestDispatcher(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -139,23 +138,6 @@ func TestOutages(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The error handler receives the requests that met an outage, not later ones, also if the limiter wraps one that has a policy
-// itself.
-func TestOutage_WrappedLimiterHasAPolicy(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error { return down(cmds, next) }))
-		keyed := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailClosed())).Keyed("", rratelimiter.PerHour(8))
-		s := newSite(t, named(middlewaretest.Windowed{Limiter: keyed, Span: time.Hour}))
-		for range 10 {
-			v, _ := s.ask(t.Context(), request{})
-			assert.True(t, v.Closed)
-		}
-		assert.Len(t, s.errs.Take(), 3)
-	})
 }
 
 // A limiter that hangs costs three requests the timeout, and others next to nothing;

@@ -274,16 +274,9 @@ func TestPlan_RequestsChooseTheirLimiter(t *testing.T) {
 	var none *middlewaretest.Fake
 	windowed.Limiter = down
 	limiters := map[string]limit.Limiter{"paid": paid, "team": uncomparable{Fake: team}, "none": none, "down": windowed, "lacks": lacks}
-	var anew []*middlewaretest.Fake
 	policies := named(middlewaretest.Windowed{Limiter: standard, Span: time.Hour})
 	policies[0].Keys = keys{func(request) (string, error) { return "all", nil }}
-	policies[0].Plan = func(r request) limit.Limiter {
-		if r.user == "anew" {
-			anew = append(anew, refusing())
-			return anew[len(anew)-1]
-		}
-		return limiters[r.user]
-	}
+	policies[0].Plan = func(r request) limit.Limiter { return limiters[r.user] }
 	s := newSite(t, policies, failsOpen)
 	for i, c := range []struct {
 		user   string
@@ -311,13 +304,6 @@ func TestPlan_RequestsChooseTheirLimiter(t *testing.T) {
 	assert.Less(t, len(down.Asked()), 10)
 	assert.Len(t, standard.Asked(), before+20)
 	assert.Len(t, s.errs.Take(), 3, "later ones are not told")
-	for range 2500 {
-		v, _ := s.ask(t.Context(), request{user: "anew"})
-		assert.True(t, v.Refused)
-	}
-	for _, of := range anew {
-		assert.Len(t, of.Asked(), 1)
-	}
 
 	// A limiter of a plan that lacks what an option needs is a mistake.
 	_, err := newSite(t, policies, option((*middleware.Options).SetFailure, limit.FailLocal(1))).Questions(request{user: "lacks"})
