@@ -75,6 +75,7 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"EstimateOfBucket":   {limits("unit: hour", "algorithm: token_bucket", "estimate: 5"), "web.yaml:7: estimate is for algorithm: sliding_log"},
 		"HoldOfNothing":      {limits("unit: hour", "hold: 60s"), "web.yaml:6: hold is for limits with an estimate"},
 		"UnknownCharge":      {limits("unit: hour", "charge: often"), `web.yaml:6: charge is "often"`},
+		"UnlimitedWindow":    {limits("unlimited: true", "window: 90s"), "web.yaml:6: an unlimited limit has no window"},
 		"WindowOfDescriptor": {"domain: web\ndescriptors:\n- key: k\n  window: 90s", `web.yaml:4: the key "window" does not belong here`},
 		"UnknownFailure":     {"domain: web\nfailure: maybe", `web.yaml:2: failure is "maybe"`},
 		"ShareOfOpen":        {"domain: web\nfailure: open\nshare: 0.5", "web.yaml:3: share is for failure: local"},
@@ -266,6 +267,10 @@ descriptors:
   share_threshold: true
   value_to_metric: true
   descriptors: [{key: method, rate_limit: {unit: minute, requests_per_unit: 3}}]
+- key: path
+  value: path/*
+  share_threshold: true
+  descriptors: [{key: file, value: file/*, descriptors: [{key: type, rate_limit: {unit: minute, requests_per_unit: 5}}]}]
 - {key: file, value: test1, rate_limit: {unit: minute, requests_per_unit: 6}}
 - {key: file, value: test*, share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 7}}
 - key: route
@@ -300,6 +305,7 @@ func TestMatch_AsThere(t *testing.T) {
 		{"mid=bar-x-b", 3, "d.mid_bar*b", "bar-x-b"},
 		{"mid=bar", -1, "", ""},
 		{"multi=foo1bar2baz", 4, "d.multi_foo*bar*baz", "foo1bar2baz"},
+		{"multi=foobaz", -1, "", ""},
 		{"multi=foobarba", -1, "", ""},
 		{"nested=v, wild=goober", 5, "d.nested_v.wild_goo*", "v,goober"},
 		{"order=abc", 6, "d.order_a*", "abc"},
@@ -308,6 +314,7 @@ func TestMatch_AsThere(t *testing.T) {
 		{"files=files/a.pdf", 1, "d.files_files/*", "files/*"},
 		{"files=top/x, files=nested/y", 2, "d.files_top/*.files_nested/*", "top/*,nested/*"},
 		{"route=api/v1, method=GET", 3, "d.route_api/*.method", "api/*,GET"},
+		{"path=path/a, file=file/b, type=pdf", 5, "d.path_path/*.file_file/*.type", "path/*,file/b,pdf"},
 		{"file=test1", 6, "d.file_test1", "test1"},
 		{"file=test2", 7, "d.file_test*", "test*"},
 		{"route=api, http_method=GET, subject_id=123", 60, "d.route_api.http_method_GET.subject_id", "api,GET,123"},
