@@ -168,6 +168,8 @@ func TestClientIP(t *testing.T) {
 	}{
 		"IPv4":             {peer: "192.0.2.1:80", want: "192.0.2.1"},
 		"IPv6":             {peer: "[2001:db8:1:2:3:4:5:6]:80", want: "2001:db8:1:2::/64"},
+		"IPv6, other bits": {cfg: httplimit.ClientIPConfig{IPv6Bits: 48}, peer: "[2001:db8:1:2:3:4:5:6]:80", want: "2001:db8:1::/48"},
+		"IPv6, all bits":   {cfg: httplimit.ClientIPConfig{IPv6Bits: 128}, peer: "[fe80::6%eth0]:80", want: "fe80::6"},
 		"mapped":           {peer: "[::ffff:192.0.2.1]:80", want: "192.0.2.1"},
 		"NAT64":            {peer: "[64:ff9b::192.0.2.1]:80", want: "192.0.2.1"},
 		"NAT64, its own":   {peer: "[64:ff9b:1::192.0.2.1]:80", want: "64:ff9b:1::/64"}, // where the address is depends on the network
