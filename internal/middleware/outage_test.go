@@ -182,6 +182,31 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
+// If the answer to a probe takes long, the policy answers that request, which gives
+// back what it was granted; the next ones ask the limiter again.
+func TestSlowProbe(t *testing.T) {
+	t.Parallel()
+	s := &server{takes: 30 * time.Millisecond, heeds: true}
+	escaped(t, limit.FailOpen(), s, func(t *testing.T, say asking, _ *limitertest.Recorder) {
+		s.hangs.Store(true)
+		for range 3 {
+			_, _ = say(t.Context(), "k", 1)
+		}
+		s.hangs.Store(false)
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		q, took := say(ctx, "k", 4)
+		cancel() // the request is over before its probe
+		assert.Equal(t, middleware.Open, q.State)
+		assert.Equal(t, 5*time.Millisecond, took)
+		time.Sleep(time.Second)
+		assert.EqualValues(t, 4, s.returned.Load())
+		q, took = say(t.Context(), "k", 4)
+		assert.Equal(t, middleware.Granted, q.State)
+		assert.Equal(t, 30*time.Millisecond, took)
+	})
+}
+
 // What a limiter says, mistakes and requests that are given up do not make it one that
 // is asked no more. A request's deadline does if the limiter had its time.
 func TestBreaker_WhatCountsAsFailure(t *testing.T) {

@@ -143,6 +143,21 @@ var stories = map[string]story{
 		{tokens: 20, closed: limit.ErrUnavailable, took: time.Second, do: func(c *chat) { c.rdb.AddHook(limitertest.Slow(300 * time.Millisecond)) }},
 		{look: true, do: func(c *chat) { assert.Len(c.t, c.errs.Take(), 1) }},
 	}},
+	// A policy's local limiter follows the limit that requests have met, though others of its kind have none.
+	"local limit": {change: func(all []quota) {
+		for i := range all {
+			all[i].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailOpen())}
+		}
+		all[1].opts = []rratelimiter.LimiterOption{rratelimiter.WithFailure(limit.FailLocal(0.5))}
+	}, steps: []step{
+		{tokens: 1},
+		{tokens: 1, do: func(c *chat) {
+			assert.NoError(c.t, c.client.RateLimiter("test:tokens-minute:{ann}").SetRate(c.t.Context(), rratelimiter.PerMinute(100)))
+		}},
+		{after: time.Second, tokens: 50, do: fails(&down)},
+		{tokens: 1, refused: "tokens-minute", wait: time.Minute},
+		{look: true, do: func(c *chat) { c.errs.Take() }},
+	}},
 	// A closed Client decides nothing, whatever its limiters' policies are, also if it was closed during an outage.
 	"closed":                  {opts: chatOptions{site: options{failsOpen}}, steps: closedAfter(nil)},
 	"closed during an outage": {opts: chatOptions{site: options{failsOpen}}, steps: closedAfter(&down)},
@@ -328,6 +343,9 @@ func TestPolicies_EstimateAboveTheLimit(t *testing.T) {
 		assert.Equal(t, row.asked, numbers(limiter.Costs()))
 		assert.Equal(t, row.settled, numbers(limiter.Settled))
 		assert.Equal(t, questions[0].Permits, s.told.Decisions()[0].Permits, "what was reserved is reported")
+		if row.state == 0 && row.fallback == nil {
+			assert.Equal(t, row.asked[len(row.asked)-1], questions[0].Permits)
+		}
 	})
 }
 
