@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,17 +205,6 @@ var outageTests = map[string]struct {
 		limitertest.MustAcquire(t, told, 7)
 		limitertest.MustRefuse(t, told, 1)
 	}},
-	"invented keys take no key's count": {limit.FailLocal(1), func(t *testing.T, s *scene) {
-		users := s.client.Keyed("users:", limitertest.Every(3, time.Hour))
-		s.fail(t, users.Limiter("ann"))
-		for range 3 { // it has had what fail asked for
-			limitertest.Try(t, users.Limiter("ann"), 1)
-		}
-		for i := range 33_000 {
-			limitertest.Try(t, users.Limiter(strconv.Itoa(i)), 1)
-		}
-		limitertest.MustRefuse(t, users.Limiter("ann"), 1)
-	}},
 	"TryAcquireAll": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		few := limitertest.ByDefault(s.client, "{shop}few", limitertest.Every(4, time.Hour))
 		many := limitertest.ByDefault(s.client, "{shop}many", limitertest.Every(100, time.Hour))
@@ -256,14 +244,6 @@ var outageTests = map[string]struct {
 		assert.False(t, granted, "more than there ever are")
 		assert.Equal(t, 2*time.Second, time.Since(start))
 	}},
-	"TryAcquireAll of one follows the Client's policy": {limit.FailOpen(), func(t *testing.T, s *scene) {
-		strict := s.client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)),
-			rratelimiter.WithFailure(limit.FailClosed()))
-		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, strict.Claim(1)) }
-		assert.True(t, atOnce(t, all))
-		s.fail(t, s.client.RateLimiter("orders"))
-		assert.True(t, atOnce(t, all))
-	}},
 	// What one limiter of a Client has found out about a server, all of them know.
 	"limiters of a Client share a breaker": {limit.FailOpen(), func(t *testing.T, s *scene) {
 		orders := s.limiter(5)
@@ -275,19 +255,6 @@ var outageTests = map[string]struct {
 		limitertest.MustAcquire(t, orders, 5)
 		assert.True(t, atOnce(t, take))
 		s.checkAskedAgain(t)
-	}},
-	"RetryAfter of TakeUpTo": {limit.FailLocal(1), func(t *testing.T, s *scene) {
-		l := limitertest.ByDefault(s.client, "orders", limitertest.Every(4, time.Minute))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(4, time.Minute))
-		s.fail(t, l) // three permits
-		time.Sleep(20 * time.Second)
-		limitertest.MustAcquire(t, l, 1)
-		for _, permits := range []int64{1, 4} {
-			taken, d, err := l.TakeUpTo(t.Context(), permits)
-			require.NoError(t, err)
-			assert.Zero(t, taken)
-			assert.Equal(t, limitertest.Take(t, l, 1).RetryAfter, d.RetryAfter)
-		}
 	}},
 	// Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
 	// waits for permits are no outage.
@@ -418,60 +385,6 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-func TestFailLocalFollowsTheRate(t *testing.T) {
-	t.Parallel()
-	take := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.Take(t, l, 1) }
-	try := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.MustAcquire(t, l, 1) }
-	type row struct {
-		before, after time.Duration
-		call          func(*testing.T, *rratelimiter.RateLimiter)
-		pause         time.Duration // until the call that tells of the change
-	}
-	limitertest.Each(t, map[string]row{
-		"a longer interval":                       {time.Minute, time.Hour, take, 0},
-		"a shorter interval, by and by":           {time.Hour, time.Minute, take, time.Minute},
-		"a longer interval, by calls of no words": {time.Minute, time.Hour, try, time.Minute},
-	}, func(t *testing.T, test row) {
-		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
-			admin := s.other.RateLimiter("orders")
-			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
-			l := s.client.RateLimiter("orders")
-			test.call(t, l)
-			synctest.Wait()
-			require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, test.after)))
-			time.Sleep(test.pause)
-			test.call(t, l)
-			synctest.Wait()
-			s.fail(t, l)
-			limitertest.MustAcquire(t, l, 17)
-			limitertest.MustRefuse(t, l, 1)
-			time.Sleep(test.after - 5*time.Second) // the first three took some
-			limitertest.MustRefuse(t, l, 18)
-			time.Sleep(10 * time.Second)
-			limitertest.MustAcquire(t, l, 20)
-		})
-	})
-}
-
-func TestFailLocal_RefreshesRate(t *testing.T) {
-	t.Parallel()
-	limitertest.Each(t, map[string][]rratelimiter.LimiterOption{
-		"known":   {rratelimiter.WithExact(), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour))},
-		"unknown": {rratelimiter.WithExact()}, // merging costs calls
-	}, func(t *testing.T, opts []rratelimiter.LimiterOption) {
-		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
-			limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), limitertest.Every(1000, time.Hour))
-			l := s.client.RateLimiter("orders", opts...)
-			counted := limitertest.CountCommands(s.rdb)
-			for range 100 {
-				limitertest.MustAcquire(t, l, 1)
-				synctest.Wait()
-			}
-			assert.LessOrEqual(t, counted.Scripts(), 104, "with NOSCRIPT")
-		})
-	})
-}
-
 type ofKeys func(c *rratelimiter.Client, rate int64, how rratelimiter.LimiterOption) limit.Returner
 
 // limitersOfKeys are limiters of that many permits an hour for each key.
@@ -552,4 +465,31 @@ func TestFailureOptions(t *testing.T) {
 			assert.ErrorContains(t, err, "WithFailure")
 		}
 	}
+}
+
+func TestFailLocalFollowsTheRate(t *testing.T) {
+	t.Parallel()
+	type row struct{ before, after, pause time.Duration }
+	limitertest.Each(t, map[string]row{
+		"a longer interval":             {time.Minute, time.Hour, 0},
+		"a shorter interval, by and by": {time.Hour, time.Minute, time.Minute},
+	}, func(t *testing.T, r row) {
+		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
+			admin, l := s.other.RateLimiter("orders"), s.client.RateLimiter("orders")
+			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, r.before))
+			limitertest.Take(t, l, 1)
+			synctest.Wait()
+			require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, r.after)))
+			time.Sleep(r.pause)
+			limitertest.Take(t, l, 1)
+			synctest.Wait()
+			s.fail(t, l)
+			limitertest.MustAcquire(t, l, 17)
+			limitertest.MustRefuse(t, l, 1)
+			time.Sleep(r.after - 5*time.Second) // the first three took some
+			limitertest.MustRefuse(t, l, 18)
+			time.Sleep(10 * time.Second)
+			limitertest.MustAcquire(t, l, 20)
+		})
+	})
 }

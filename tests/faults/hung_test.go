@@ -3,11 +3,8 @@ package faults_test
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -91,11 +88,6 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 	return all
 }
 
-// questionNames are those of questions.
-func questionNames() []string {
-	return slices.Collect(maps.Keys(questions(rratelimiter.New(nil, limitertest.Patient()), nil, "")))
-}
-
 // A question is one of questions, and the Client that asks it.
 type question struct {
 	name   string
@@ -108,25 +100,20 @@ func (q *question) limiter(key string) *rratelimiter.RateLimiter {
 	return limitertest.ByDefault(q.client, key, rratelimiter.PerHour(1000))
 }
 
+// eachQuestion runs test in a bubble for each of questions.
 func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
-	eachName(t, func(t *testing.T, name string) {
+	names := map[string]string{}
+	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
+		names[name] = name
+	}
+	limitertest.Bubbles(t, names, func(t *testing.T, name string) {
 		_, m := redistest.Mini(t)
 		q := &question{name: name, rdb: redistest.MiniClient(t, m, opt)}
 		q.client = limitertest.NewClient(t, q.rdb)
 		q.ask = questions(q.client, q.rdb, "thresholds")[name]
 		test(t, q)
 	})
-}
-
-// eachName runs test in a bubble for each of questions, and for others.
-func eachName(t *testing.T, test func(t *testing.T, name string), others ...string) {
-	t.Helper()
-	names := map[string]string{}
-	for _, name := range slices.Concat(questionNames(), others) {
-		names[name] = name
-	}
-	limitertest.Bubbles(t, names, test)
 }
 
 // Whatever is asked of a server that hangs, and however many ask: each is answered
@@ -166,35 +153,6 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 		assert.Less(t, time.Since(start), 10*time.Millisecond)
 		synctest.Wait() // a flight ends a moment after its callers have their answers
 		limitertest.CheckIdle(t, q.client)
-	})
-}
-
-// Unused permits of a lease go back before a change, within the same time.
-func TestHungServer_ChangeBesideLeaseEndsInTime(t *testing.T) {
-	t.Parallel()
-	eachName(t, func(t *testing.T, name string) {
-		call, is := limitertest.Operations[name]
-		if !is || limitertest.Reads[name] {
-			return
-		}
-		rdb, _ := redistest.Mini(t)
-		hook := newHanging(rdb)
-		l := limitertest.NewClient(t, rdb).RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Hour)), limitertest.Ahead(0))
-		for range 50 {
-			limitertest.MustAcquire(t, l, 1)
-		}
-		hook.hang(true)
-		start := time.Now()
-		err := call(t.Context(), l)
-		assert.LessOrEqual(t, time.Since(start), 3*time.Second)
-		switch name {
-		case "TryAcquire", "TryAcquire, waiting", "Acquire", "Take", "TakeUpTo":
-			require.NoError(t, err, "the lease has permits left")
-		default:
-			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		}
-		hook.hang(false)
-		time.Sleep(time.Minute)
 	})
 }
 
@@ -260,92 +218,6 @@ func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {
 			time.Sleep(time.Minute)
 		})
 	})
-}
-
-func TestHungServer_RepeatedHangsAreBounded(t *testing.T) {
-	t.Parallel()
-	eachQuestion(t, nil, func(t *testing.T, q *question) {
-		hook := newHanging(q.rdb)
-		for range 3 {
-			askWhileItHangs(t, hook, 600*time.Millisecond, q.ask)
-			time.Sleep(100 * time.Millisecond)
-		}
-		assert.LessOrEqual(t, hook.most.Load(), int64(40), "of 120 callers")
-		time.Sleep(time.Minute)
-		assert.Zero(t, hook.now.Load())
-	})
-}
-
-func TestHungServer_DelaysNoOtherShard(t *testing.T) {
-	t.Parallel()
-	waiters := 100
-	if testing.Short() {
-		waiters = 20
-	}
-	eachName(t, func(t *testing.T, name string) {
-		if strings.HasSuffix(name, "Threshold") {
-			return // those of all keys are on one server
-		}
-		ring, hook := miniRing(t)
-		c := limitertest.NewClient(t, ring)
-		keys := map[bool][]string{} // by whether their shard hangs
-		for i := 0; len(keys[true]) < waiters || len(keys[false]) < 10; i++ {
-			key := fmt.Sprintf("{key%d}", i)
-			shard, err := ring.GetShardClientForKey(key)
-			require.NoError(t, err)
-			hangs := shard.Options().Addr == "hangs"
-			keys[hangs] = append(keys[hangs], key)
-			if !hangs {
-				require.NoError(t, limitertest.ByDefault(c, key, rratelimiter.PerHour(1000)).Acquire(t.Context(), 1))
-			}
-		}
-		bad, good := keys[true][:waiters], keys[false][:10]
-		ask := questions(c, ring, good[0]+"thresholds")[name]
-		require.NoError(t, ask(t.Context(), good[0]))
-		hook.hang(true)
-		ctx, cancel := context.WithCancel(t.Context())
-		over := limitertest.Go(func() {
-			limitertest.Together(len(bad), func(i int) {
-				for ctx.Err() == nil {
-					_ = ask(ctx, bad[i])
-					time.Sleep(100 * time.Millisecond)
-				}
-			})
-		})
-		defer func() {
-			cancel()
-			<-over
-			time.Sleep(time.Minute) // sent calls end
-		}()
-		for _, key := range good[1:] {
-			time.Sleep(250 * time.Millisecond)
-			start := time.Now()
-			require.NoError(t, ask(t.Context(), key))
-			assert.LessOrEqual(t, time.Since(start), 10*time.Millisecond)
-		}
-	})
-}
-
-// miniRing returns a ring of two shards in memory, "hangs" and "works", and what makes the first hang.
-func miniRing(t *testing.T) (ring *redis.Ring, hook *hanging) {
-	t.Helper()
-	ring = redis.NewRing(&redis.RingOptions{
-		Addrs:              map[string]string{"hangs": "hangs", "works": "works"},
-		HeartbeatFrequency: 1000 * time.Hour,
-		HeartbeatFn:        func(context.Context, *redis.Client) bool { return true },
-		PoolSize:           256, // no caller waits for a connection, which bubbles do not allow
-		NewClient: func(opt *redis.Options) *redis.Client {
-			_, m := redistest.Mini(t)
-			rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: opt.PoolSize}).(*redis.Client)
-			rdb.Options().Addr = opt.Addr
-			if opt.Addr == "hangs" {
-				hook = newHanging(rdb)
-			}
-			return rdb
-		},
-	})
-	t.Cleanup(func() { _ = ring.Close() })
-	return ring, hook
 }
 
 // A cluster of which a master hangs answers for the others. A client that is new, and does not

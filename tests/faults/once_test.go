@@ -124,43 +124,6 @@ func TestSettle_RepeatAfterIntervalChargesOnce(t *testing.T) {
 	})
 }
 
-// A repeat, or a copy that comes late, finds the reservation settled though the hold is over then.
-func TestHold_RepeatComesWhenItIsOver(t *testing.T) {
-	t.Parallel()
-	for what, c := range settleCases {
-		if c.opts == nil || c.released == 6 {
-			continue // what was released can't be told then from what has run out: it is charged
-		}
-		eachLayout(t, what, func(t *testing.T, rdb redistest.Client, version string) {
-			for _, late := range []bool{false, true} {
-				v := c.settles()
-				w := v.wires(t, rdb, 10, version)
-				r := c.reserve(t, w)
-				w.OnScript(func(s *lua.Script, n int) redistest.Action {
-					switch {
-					case s != lua.SettleReservation || n > 2:
-						return redistest.Pass
-					case n == 1 && late:
-						return redistest.Late.When(w.Held)
-					case n == 1:
-						return redistest.DropAnswer
-					case !late:
-						w.Proxy.Settle(t)
-						endHolds(t, w)
-					}
-					return redistest.Pass
-				})
-				require.NoError(t, r.Settle(t.Context(), c.used))
-				if late {
-					endHolds(t, w)
-				}
-				w.LetGo()
-				w.CheckHeld(t, c.in(), "when all had arrived")
-			}
-		})
-	}
-}
-
 // releases gives back permits of each limiter, by handles of its own Client and of another.
 func releases(own, others three) func(t *testing.T, w *bundle) {
 	return func(t *testing.T, w *bundle) {
@@ -174,6 +137,17 @@ var aboveRate = verb{scripts: []*lua.Script{lua.Acquire}, do: func(t *testing.T,
 	require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 11, 0)), rratelimiter.ErrPermitsExceedRate)
 	return three{}, nil
 }}
+
+// ends lets an override of each limiter's rate be over: that rate is back then.
+func ends(rate int64) func(t *testing.T, w *bundle) {
+	return func(t *testing.T, w *bundle) {
+		for _, each := range w.each {
+			each.Rate = rate
+			override := fmt.Sprintf("1000 %d 3600000 0", rate)
+			assert.NoError(t, w.Redis.HSet(t.Context(), each.Name(), "interval", "03600000", "override", override).Err())
+		}
+	}
+}
 
 // An interference is what happens to a verb's limiters while a request of it is on its way.
 type interference struct {
@@ -195,27 +169,22 @@ func interfere(t *testing.T, rows map[string]interference, test func(t *testing.
 func TestVerb_LateRequestTakesNothing(t *testing.T) {
 	t.Parallel()
 	interfere(t, map[string]interference{
-		"TryAcquire, refused, permits released since":       {asks(10, []int64{0}, try(3)...), releases(three{}, three{8}), three{8}},
-		"batch, refused, permits released since":            {asks(10, []int64{0, 0}, try(3, 2)...), releases(three{}, three{8}), three{8}},
-		"Take, refused, permits released since":             {asks(10, []int64{0}, limitertest.TakeFor(3)), releases(three{}, three{8}), three{8}},
-		"batch of Reserve, refused, others released since":  {asks(6, []int64{0, 3}, reserve(5, 3)...), releases(three{}, three{6}), three{6}},
-		"TryAcquire, granted, some released since":          {asks(2, []int64{5}, try(5)...), releases(three{2}, three{}), three{2}},
-		"TryAcquire, granted, all released since":           {asks(2, []int64{5}, try(5)...), releases(three{5}, three{}), three{5}},
-		"TryAcquire, granted, everything released since":    {asks(2, []int64{5}, try(5)...), releases(three{100}, three{}), three{7}},
-		"batch, granted, few are free":                      {asks(0, []int64{3, 3}, try(3, 3)...), releases(three{}, three{}), three{}},
-		"batch, granted, some released since":               {asks(2, []int64{3, 2}, try(3, 2)...), releases(three{2}, three{}), three{2}},
-		"batch, granted, all released since":                {asks(2, []int64{3, 2}, try(3, 2)...), releases(three{5}, three{}), three{5}},
-		"batch, granted in part, some released since":       {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{1}, three{}), three{1}},
-		"batch, granted in part, all released since":        {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{5}, three{}), three{5}},
-		"batch, granted in part, everything released since": {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{100}, three{}), three{9}},
-		"Settle, all released since":                        {settleCase{used: 9}.settles(), releases(three{100}, three{}), three{11}},
+		"TryAcquire, refused, permits released since":      {asks(10, []int64{0}, try(3)...), releases(three{}, three{8}), three{8}},
+		"batch of Reserve, refused, others released since": {asks(6, []int64{0, 3}, reserve(5, 3)...), releases(three{}, three{6}), three{6}},
+		"TryAcquire, granted, some released since":         {asks(2, []int64{5}, try(5)...), releases(three{2}, three{}), three{2}},
+		"TryAcquire, granted, all released since":          {asks(2, []int64{5}, try(5)...), releases(three{5}, three{}), three{5}},
+		"batch, granted, few are free":                     {asks(0, []int64{3, 3}, try(3, 3)...), releases(three{}, three{}), three{}},
+		"batch, granted, some released since":              {asks(2, []int64{3, 2}, try(3, 2)...), releases(three{2}, three{}), three{2}},
+		"batch, granted in part, some released since":      {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{1}, three{}), three{1}},
+		"batch, granted in part, all released since":       {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{5}, three{}), three{5}},
+		"Settle, all released since":                       {settleCase{used: 9}.settles(), releases(three{100}, three{}), three{11}},
 		"TryAcquire above the rate, a higher rate since": {aboveRate, func(t *testing.T, w *bundle) {
 			w.Rate = 19
 			require.NoError(t, limitertest.Second(w.Other.UpdateRate(t.Context(), limitertest.Hourly(19), rratelimiter.KeepState())))
 		}, three{}},
-		"TryAcquireAll, refused, released since":    {takesAll(three{2, 9, 0}, 3, 0, 0), releases(three{}, three{0, 8, 0}), three{0, 8, 0}},
-		"TryAcquireAll, some released of one since": {takesAll(three{2, 0, 1}, 3, 0, 3), releases(three{2, 0, 0}, three{}), three{2, 0, 0}},
-		"TryAcquireAll, all released since":         {takesAll(three{2, 0, 1}, 3, 0, 3), releases(three{3, 3, 3}, three{}), three{3, 3, 3}},
+		"TryAcquire, refused, an override is over since": {asks(10, []int64{0}, try(3)...), ends(20), three{}},
+		"TryAcquireAll, refused, released since":         {takesAll(three{2, 9, 0}, 3, 0, 0), releases(three{}, three{0, 8, 0}), three{0, 8, 0}},
+		"TryAcquireAll, some released of one since":      {takesAll(three{2, 0, 1}, 3, 0, 3), releases(three{2, 0, 0}, three{}), three{2, 0, 0}},
 		"TryAcquireAll, one made anew since": {takesAll(three{}, 3, 0, 3), func(t *testing.T, w *bundle) {
 			require.NoError(t, w.others[2].SetRate(t.Context(), limitertest.Hourly(10)))
 		}, three{0, 0, 3}},
@@ -257,16 +226,16 @@ func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 	}
 	keep, all := rratelimiter.KeepState(), takesAll(three{}, 5, 0, 5)
 	interfere(t, map[string]interference{
-		"one, Release of some":                   {asks(0, nil, try(5)...), releases(three{}, three{2}), three{2}},
-		"one, Release of all":                    {asks(0, nil, try(5)...), releases(three{}, three{5}), three{5}},
-		"batch, Release of some":                 {asks(0, nil, try(2, 3)...), releases(three{}, three{2}), three{2}},
-		"batch granted in part, Release of some": {asks(0, nil, try(4, 7, 4)...), releases(three{}, three{1}), three{1}},
-		"one, a lower rate":                      {asks(0, nil, try(5)...), rate(3, keep), three{}},
-		"batch, a lower rate":                    {asks(0, nil, try(2, 4, 1)...), rate(3, keep), three{}},
-		"one, a higher rate":                     {asks(0, nil, try(5)...), rate(30, keep), three{}},
-		"batch granted in part, a higher rate":   {asks(0, nil, try(4, 7, 4)...), rate(30, keep), three{}},
-		"one, a new start":                       {asks(0, nil, try(5)...), rate(10), three{}},
-		"batch, a new start":                     {asks(0, nil, try(4, 7, 4)...), rate(10), three{}},
+		"one, Release of some":                       {asks(0, nil, try(5)...), releases(three{}, three{2}), three{2}},
+		"batch, Release of some":                     {asks(0, nil, try(2, 3)...), releases(three{}, three{2}), three{2}},
+		"batch granted in part, Release of some":     {asks(0, nil, try(4, 7, 4)...), releases(three{}, three{1}), three{1}},
+		"one, a lower rate":                          {asks(0, nil, try(5)...), rate(3, keep), three{}},
+		"one, a higher rate":                         {asks(0, nil, try(5)...), rate(30, keep), three{}},
+		"one, an override is over":                   {asks(0, nil, try(5)...), ends(20), three{}},
+		"batch granted in part, an override is over": {asks(0, nil, try(4, 7, 4)...), ends(20), three{}},
+		"batch, a higher override is over":           {asks(0, nil, try(2, 4, 1)...), ends(3), three{}},
+		"all, overrides are over":                    {all, ends(20), three{}},
+		"one, a new start":                           {asks(0, nil, try(5)...), rate(10), three{}},
 		"one, the value is lost": {asks(0, nil, try(5)...), func(t *testing.T, w *bundle) {
 			assert.NoError(t, w.Redis.Del(t.Context(), w.Keys.Value).Err())
 		}, three{}},
@@ -275,7 +244,6 @@ func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 		}, three{-2}},
 		"all, some of each released":    {all, releases(three{}, three{2, 2, 2}), three{2, 2, 2}},
 		"all, all of two released":      {all, releases(three{}, three{5, 5, 0}), three{5, 5, 0}},
-		"all, all of the last released": {all, releases(three{}, three{0, 0, 5}), three{0, 0, 5}},
 		"all, a new start of the first": {all, rate(10), three{5, 0, 0}},
 		"all, others take the rest":     {all, func(t *testing.T, w *bundle) { w.take(t, three{5, 0, 4}) }, three{-5, 0, -4}},
 		"all, the values are lost": {all, func(t *testing.T, w *bundle) {
@@ -337,167 +305,4 @@ func checkInterfered(t *testing.T, w *bundle, requests []limitertest.Request, gi
 	}
 	free, _ := limitertest.StoredValue(t, w.Redis, w.Keys.Value)
 	assert.Equal(t, w.Rate-inUse, free)
-}
-
-// overrides are the rates of overrides of a rate of 10, and the Redisson with which each is tried.
-var overrides = map[int64]string{100: limitertest.MembersOf["D2 merged"], 3: limitertest.MembersOf["C"]}
-
-// endNames are the verbs that are tried under all faults when an override ends.
-var endNames = []string{
-	"TryAcquire", "TryAcquire, refused", "TryAcquire, PER_CLIENT", "Take, refused", "TakeUpTo, some of it", "Reserve, held",
-	"batch granted in part", "batch with Take", "batch of Reserve", "batch in part, PER_CLIENT", "TryAcquireAll", "undo",
-	"Cancel", "Settle, less", "Settle, more", "Settle, beyond the rate", "Settle, held, less", "Settle, held, more", "Renew",
-	"operation AvailablePermits", "operation Peek", beyondWhatComesBack, callerGone,
-}
-
-const beyondWhatComesBack, callerGone = "TryAcquire beyond what comes back", "caller gone"
-
-// atEnd returns the verbs that are tried under that fault when an override ends: if requests come twice, nearly all.
-func atEnd(fault string) map[string]verb {
-	all := verbs()
-	all[beyondWhatComesBack] = asks(30, []int64{0}, try(1)...)
-	maps.DeleteFunc(all, func(what string, v verb) bool {
-		operation, is := strings.CutPrefix(what, "operation ")
-		likeOne := v.requests != nil || v.whole || is && !limitertest.Reads[operation]
-		return !slices.Contains(endNames, what) && (fault != "double" || v.waits || v.byDefault || !likeOne) ||
-			strings.HasSuffix(fault, "+end") && v.requests == nil
-	})
-	return all
-}
-
-// overridden returns limiters whose rate is another for a while, beside permits in use, and the verb's call.
-func (v verb) overridden(t *testing.T, rdb redistest.Client, during int64) (w *bundle, call func() (three, error)) {
-	t.Helper()
-	w = v.wires(t, rdb, 10, overrides[during])
-	call = v.begin(t, w)
-	set := func(rate int64) {
-		for i, l := range w.others {
-			cfg := rratelimiter.Config{Type: v.kind, Rate: rate, Interval: time.Hour}
-			if i == 1 {
-				cfg.Type = rratelimiter.PerClient
-			}
-			require.NoError(t, l.SetRate(t.Context(), cfg, rratelimiter.For(time.Hour)))
-			w.each[i].Rate = rate
-		}
-	}
-	set(100) // there is room for more than comes back
-	w.take(t, v.inUse)
-	set(during)
-	return w, call
-}
-
-// over lets the override of each limiter be over.
-func (w *bundle) over(t *testing.T) {
-	t.Helper()
-	for _, l := range w.own {
-		assert.NoError(t, w.Redis.HSet(t.Context(), l.Name(), "override", "1000 10 3600000 0").Err())
-	}
-}
-
-// checkEnded checks that the old rate is back for good, and who has permits of it.
-func (w *bundle) checkEnded(t *testing.T, held three, when string) {
-	t.Helper()
-	for _, each := range w.each {
-		each.Rate = 10
-	}
-	w.checkAll(t, held, when)
-	for _, l := range w.own {
-		assert.Equal(t, []any{"10", "3600000", nil}, w.Redis.HMGet(t.Context(), l.Name(), "rate", "interval", "override").Val(), when)
-	}
-}
-
-// The call that ends an override, one that raised the rate or lowered it, is decided by the rate that is back, and happens once,
-// as any other. If the end comes between two attempts, the second finds what the first did by the rate before.
-func TestOverride_EndsOnceWhateverGetsLost(t *testing.T) {
-	t.Parallel()
-	for _, fault := range []string{
-		"drop", "drop+drop+drop", "swallow+drop", "cut+drop", "hold", "late", "late+drop", "drop+late", "double", "drop+end", "late+end",
-	} {
-		t.Run(fault, func(t *testing.T) {
-			t.Parallel()
-			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
-				var all sync.WaitGroup
-				for what, v := range atEnd(fault) {
-					for during := range overrides {
-						all.Go(func() { v.endsOverride(t, rdb, what, fault, during) })
-					}
-				}
-				all.Wait()
-			})
-		})
-	}
-}
-
-func (v verb) endsOverride(t *testing.T, rdb redistest.Client, what, fault string, during int64) {
-	w, call := v.overridden(t, rdb, during)
-	over := sync.OnceFunc(func() { w.over(t) })
-	if v.scripts == nil {
-		over() // it may begin by deleting the limiter
-	}
-	between := strings.HasSuffix(fault, "+end")
-	w.meet(fault, v.scripts, func(s *lua.Script, n int) {
-		if !between || s == v.scripts[0] && n == 2 {
-			over()
-		}
-	})
-	var more three
-	var err error
-	if between { // what the rate before allowed may be beyond the other
-		more[0] = limitertest.Sum(w.AskAny(t, v.requests...))
-	} else {
-		more, err = call()
-	}
-	assert.NoError(t, err, what)
-	held := v.inUse.add(more)
-	w.checkSoon(t, held, what)
-	w.LetGo()
-	if v.once && !v.whole { // it may change the rate
-		w.checkAll(t, held, what)
-	} else {
-		w.checkEnded(t, held, what)
-	}
-	if w.check != nil {
-		w.check(what)
-	}
-}
-
-// A server that was a replica without the last writes, and has lost the scripts, decides alike.
-func TestOverride_EndsOnAnotherServer(t *testing.T) {
-	t.Parallel()
-	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
-		for what, v := range atEnd("") {
-			if what == callerGone {
-				continue // what it does, it does behind its caller's back
-			}
-			for during := range overrides {
-				w, call := v.overridden(t, rdb, during)
-				var keys, dumps []string
-				for _, each := range w.each {
-					keys = append(keys, each.Keys.Config, each.Keys.Value, each.Keys.Permits)
-				}
-				w.meet("drop", v.scripts, func(s *lua.Script, n int) {
-					switch {
-					case v.scripts != nil && !slices.Contains(v.scripts, s):
-					case n == 1:
-						w.over(t)
-						for _, key := range keys {
-							dumps = append(dumps, w.Redis.Dump(t.Context(), key).Val())
-						}
-					case n == 2:
-						w.Proxy.Settle(t)
-						assert.NoError(t, w.Redis.Unlink(t.Context(), keys...).Err())
-						for i, key := range keys {
-							if dumps[i] != "" {
-								assert.NoError(t, w.Redis.Restore(t.Context(), key, 0, dumps[i]).Err())
-							}
-						}
-						assert.NoError(t, w.Redis.ScriptFlush(t.Context()).Err())
-					}
-				})
-				more, err := call()
-				require.NoError(t, err, what)
-				w.checkEnded(t, v.inUse.add(more), what)
-			}
-		}
-	})
 }

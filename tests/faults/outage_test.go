@@ -24,34 +24,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// A gRPC client resets its stream when its deadline is over, so that its server sees a context that is canceled, just before
-// its own deadline.
-func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
-	t.Parallel()
-	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
-		limittest.Take(t, l, "ann", 5)
-		cancels := func(after time.Duration) {
-			for range 12 {
-				_, _ = within(t, 10*time.Millisecond, func(ctx context.Context) (any, error) {
-					ctx, cancel := context.WithCancel(ctx)
-					time.AfterFunc(after, cancel)
-					return l.Take(ctx, "ann", 1)
-				})
-			}
-		}
-		s.hook.hang(true)
-		cancels(2 * time.Millisecond) // which says nothing
-		start := time.Now()
-		_, _ = takeWithin(t, l, "ann", 2*time.Second)
-		require.GreaterOrEqual(t, time.Since(start), 900*time.Millisecond)
-		s.recover()
-		limittest.Take(t, l, "ann", 1)
-		s.hook.hang(true)
-		cancels(9 * time.Millisecond)
-		assert.True(t, atOnce(t, taking(t.Context(), l)))
-	})
-}
-
 // So do those of callers who have gone before a server that hangs, is away, or decides nothing, has told them so.
 func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 	t.Parallel()
@@ -173,27 +145,6 @@ func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
 	}
 }
 
-// The same for calls of TryAcquireAll that were let through. What a Keyed undoes is not released again.
-func TestRelease_SkipsPermitsLetThroughInShadow(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
-		rate := rratelimiter.WithDefault(limitertest.Every(4, time.Hour))
-		watched := client.RateLimiter("{s}a", rate)
-		other := client.RateLimiter("{s}a", rate, rratelimiter.WithFailure(limit.FailOpen()))
-		limitertest.MustAcquire(t, other, 4)
-		require.True(t, limitertest.TryAll(t, client, 2, watched))
-		_, back, err := client.Keyed("{s}", limitertest.Every(4, time.Hour)).TakeReturnable(t.Context(), "a", 1)
-		require.NoError(t, err)
-		require.NoError(t, back(t.Context()))
-		require.NoError(t, watched.Release(t.Context(), 2))
-		assert.Zero(t, limitertest.Available(t, other))
-		require.NoError(t, other.Release(t.Context(), 4))
-		assert.Equal(t, int64(4), limitertest.Available(t, other))
-	})
-}
-
 // A hook of the Redis client's that panics ends no program, on whichever goroutine.
 func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 	t.Parallel()
@@ -242,22 +193,6 @@ func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
 	})
 }
 
-func TestDefectAFastClockIsSetRightByTheNextRefusal(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(2, 10*time.Second))
-		limitertest.MustAcquire(t, l, 1)
-		limitertest.MustRefuse(t, l, 2)
-		time.Sleep(time.Second)
-		granted, err := limitertest.Java{Redis: rdb, Name: l.Name(), Fast: 5 * time.Second}.TryAcquire(t, 1)
-		require.NoError(t, err)
-		require.True(t, granted)
-		limitertest.MustRefuse(t, l, 1)
-		time.Sleep(10 * time.Second)
-		limitertest.MustAcquire(t, l, 2)
-	})
-}
-
 func TestDefectTheClientsClockDecides(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]time.Duration{"ahead": time.Minute, "behind": -time.Minute}, func(t *testing.T, ahead time.Duration) {
@@ -274,80 +209,6 @@ func TestDefectTheClientsClockDecides(t *testing.T) {
 		limitertest.MustRefuse(t, l, 1)
 		m.SetTime(server.Add(time.Second))
 		limitertest.MustAcquire(t, l, 10)
-	})
-}
-
-// A server that decides nothing for this program is asked no more, whatever it answers.
-func TestFailOpen_ServerRefusesEveryCall(t *testing.T) {
-	t.Parallel()
-	limitertest.Each(t, map[string]string{
-		"password": "WRONGPASS invalid username-password pair or user is disabled.",
-		"rights":   "NOPERM this user has no permissions to run the 'evalsha' command",
-		"proxy":    "ERR Connection refused",
-		"upstream": "upstream failure",
-		"unknown":  "UNAVAILABLE upstream is not available",
-	}, func(t *testing.T, answer string) {
-		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-			sent := 0
-			s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-				sent++
-				return redistest.Fail(cmds, answered(answer))
-			}))
-			l := s.limiter(1)
-			for range 100 {
-				limitertest.MustAcquire(t, l, 1)
-			}
-			assert.LessOrEqual(t, sent, 15, "at most five attempts of three calls")
-			synctest.Wait()
-			require.NotEmpty(t, s.told.Events())
-			assert.Equal(t, limit.AskedNoMore, s.told.Events()[0].Kind)
-			assert.ErrorContains(t, s.told.Events()[0].Err, answer)
-		})
-	})
-}
-
-// A password that was changed is met at connecting.
-func TestFailLocal_WrongPassword(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		m.RequireAuth("new")
-		rdb := redistest.MiniClient(t, m, &redistest.Options{Password: "old"})
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
-		l := limitertest.ByDefault(client, "orders", limitertest.Every(5, time.Hour))
-		limitertest.MustAcquire(t, l, 5)
-		limitertest.MustRefuse(t, l, 1)
-		closed := client.RateLimiter("orders", rratelimiter.WithFailure(limit.FailClosed()))
-		require.ErrorIs(t, limitertest.Second(closed.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
-		m.RequireAuth("old")
-		time.Sleep(5 * time.Second)
-		assert.Equal(t, int64(4), limitertest.Take(t, l, 1).Remaining, "Redis was not charged")
-	})
-}
-
-// A node of a cluster sends its client to another node: one that can't follow is a mistake, not an outage. A proxy that refuses
-// scripts for their text will refuse them always.
-func TestFailOpen_MistakeIsNoOutage(t *testing.T) {
-	t.Parallel()
-	const text = "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array"
-	eachOfKeys(t, 3, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
-		var says atomic.Value
-		s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-			return redistest.Fail(cmds, says.Load().(answered))
-		}))
-		for answer, cure := range map[string]string{
-			"MOVED 3999 127.0.0.1:6381": "redis.NewClusterClient", "ASK 3999 127.0.0.1:6381": "redis.NewClusterClient", text: "script_check_enable to 0",
-		} {
-			says.Store(answered(answer))
-			for range 10 {
-				start := time.Now()
-				_, err := l.Take(t.Context(), "ann", 1)
-				require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-				require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
-				require.ErrorContains(t, err, cure)
-				assert.Zero(t, time.Since(start))
-			}
-		}
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -45,7 +44,7 @@ func actions(fault string, held <-chan struct{}) []redistest.Action {
 	var all []redistest.Action
 	for _, word := range strings.FieldsFunc(fault, func(r rune) bool { return r == '+' }) {
 		action, known := map[string]redistest.Action{
-			"pass": redistest.Pass, "end": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
+			"pass": redistest.Pass, "drop": redistest.DropAnswer, "swallow": redistest.Swallow, "cut": redistest.Cut,
 			"double": redistest.Duplicate, "double, last": redistest.DuplicateLast, "hold": redistest.Pass.When(held), "late": redistest.Late.When(held),
 		}[word]
 		if !known {
@@ -261,62 +260,6 @@ func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 			require.ErrorIs(t, w.Release(t.Context(), 1), rratelimiter.ErrUnknownOutcome)
 			w.CheckHeld(t, 3, "released once")
 		})
-	}
-}
-
-// A lost answer to a joint call that carries its script, because the server did not
-// know it, costs its callers one attempt, and those who flew with it nothing.
-func TestJointCall_LostWithScriptCostsOneAttempt(t *testing.T) {
-	t.Parallel()
-	for _, opt := range kinds {
-		limitertest.Bubbles(t, map[string]redistest.Action{
-			"no answer": redistest.Swallow, "a broken connection": redistest.DropAnswer,
-		}, func(t *testing.T, lost redistest.Action) { loseJointCall(t, lost, opt) })
-	}
-}
-
-func loseJointCall(t *testing.T, lost redistest.Action, opt redistest.Options) {
-	t.Helper()
-	direct, m := redistest.Mini(t)
-	proxy := redistest.MiniProxy(t, m)
-	c := limitertest.NewClient(t, proxy.Client(t, &opt))
-	const rate, callers = 10, 40
-	limiters := make([]*rratelimiter.RateLimiter, callers)
-	for i := range limiters {
-		limiters[i] = c.RateLimiter(fmt.Sprint("limiter", i), rratelimiter.WithDefault(limitertest.Every(rate, time.Hour)), rratelimiter.WithExact())
-		limitertest.MustAcquire(t, limiters[i], 1)
-		limitertest.MustAcquire(t, limiters[i], 1) // its short answer says that the limiter is shared
-	}
-	var sent, losses atomic.Int32
-	proxy.OnCommand(func(c redistest.Command) redistest.Action {
-		switch {
-		case sent.Add(1) <= 2: // while these two are under way the others gather
-			return redistest.Pass.After(10 * time.Millisecond)
-		case c.Name() == "eval" && c.Args[1] == lua.AcquireMany.Source && losses.Add(1) == 1:
-			return lost
-		}
-		return redistest.Pass
-	})
-	var wg sync.WaitGroup
-	start := time.Now()
-	for i, l := range limiters {
-		wg.Go(func() {
-			if i%10 == 9 { // figures are not asked for together
-				d, err := l.Take(t.Context(), 1)
-				assert.NoError(t, limitertest.Granted(d.Granted, err))
-				assert.Less(t, time.Since(start), 100*time.Millisecond)
-				return
-			}
-			assert.NoError(t, limitertest.Granted(l.TryAcquire(t.Context(), 1, 0)))
-			assert.Less(t, time.Since(start), 1500*time.Millisecond)
-		})
-		synctest.Wait()
-	}
-	wg.Wait()
-	require.Positive(t, losses.Load())
-	for _, l := range limiters {
-		assert.EqualValues(t, 3, limitertest.InUse(t, direct, limitertest.KeysOf(l).Permits))
-		assert.EqualValues(t, rate-3, limitertest.Available(t, l))
 	}
 }
 
