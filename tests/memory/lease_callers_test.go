@@ -3,12 +3,9 @@ package memory_test
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +17,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -128,53 +124,6 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 	})
 }
 
-// Clients with the same demand get about the same share if permits are scarce, with leases or without.
-func TestScarcePermitsAreShared(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "long")
-	limitertest.Bubbles(t, map[string]int{"2": 2, "4": 4}, func(t *testing.T, clients int) {
-		const rate, intervals = 400, 4
-		_, m := redistest.Mini(t)
-		name := redistest.Name(t)
-		got := make([]int64, clients+1)
-		ctx, cancel := context.WithTimeout(t.Context(), intervals*time.Second)
-		defer cancel()
-		var callers sync.WaitGroup
-		for i := range got {
-			opts := []rratelimiter.LimiterOption{rratelimiter.WithDefault(limitertest.Every(rate, time.Second))}
-			if i > 0 {
-				opts = append(opts, limitertest.Ahead(0))
-			}
-			proxy := redistest.MiniProxy(t, m)
-			delay := rand.New(rand.NewPCG(uint64(i), uint64(clients)))
-			proxy.OnCommand(func(redistest.Command) redistest.Action {
-				return redistest.Pass.After(time.Duration(100+delay.IntN(400)) * time.Microsecond)
-			})
-			l := limitertest.NewClient(t, proxy.Client(t, nil)).RateLimiter(name, opts...)
-			for range 4 {
-				callers.Go(func() {
-					for l.Acquire(ctx, 1) == nil {
-						atomic.AddInt64(&got[i], 1)
-						time.Sleep(100 * time.Microsecond)
-					}
-				})
-			}
-		}
-		callers.Wait()
-		total := int64(0)
-		for _, n := range got {
-			total += n
-		}
-		t.Logf("%d leasing Clients; without leases: %d; with: %v", clients, got[0], got[1:])
-		fair := total / int64(len(got))
-		for i, n := range got {
-			assert.Greater(t, n, fair/3, "Client %d of %d permits", i, total)
-			assert.Less(t, n, 3*fair, "Client %d of %d permits", i, total)
-		}
-		assert.Greater(t, total, int64(rate*intervals*9/10), "the permits are used")
-	})
-}
-
 // Callers in line come before leases, those of the same handle and of others.
 func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 	t.Parallel()
@@ -208,63 +157,6 @@ func TestLeaseDoesNotOvertakeTheLine(t *testing.T) {
 		assert.Equal(t, 1, givenBack)
 		s.Until(time.Minute + 2*time.Second)
 		assert.NotEqual(t, "waits", waits.Outcome())
-	})
-}
-
-// Nothing is taken ahead for a caller now and then, nor at a distance of a lease's life.
-func TestNoLeaseWithoutDemand(t *testing.T) {
-	t.Parallel()
-	type row struct{ pause, delay time.Duration }
-	limitertest.Bubbles(t, map[string]row{"now and then": {pause: 30 * ms}, "far away": {delay: 60 * ms}}, func(t *testing.T, row row) {
-		s := newLeaseScene(t, limitertest.Every(1000, time.Second), 0)
-		s.Proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Pass.After(row.delay) })
-		before := s.Sent.Scripts()
-		for range 50 {
-			limitertest.MustAcquire(t, s.RateLimiter, 1)
-			time.Sleep(row.pause)
-		}
-		assert.LessOrEqual(t, s.Sent.Scripts()-before, 52, "a call each")
-	})
-}
-
-// Leases of many limiters at once, whose batches go together, and of one beside refusals that
-// are remembered.
-func TestLeasesOfManyCallers(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		limiters, callers, tries int
-		rate                     int64
-		calls                    int
-	}
-	limitertest.Each(t, map[string]row{
-		"many limiters":    {40, 3, 100, 100_000, 12_000},
-		"one that refuses": {1, 8, 1000, 1000, 500},
-	}, func(t *testing.T, row row) {
-		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-			client, name := limitertest.NewClient(t, rdb), redistest.Name(t)
-			opts := []rratelimiter.LimiterOption{limitertest.Ahead(0), rratelimiter.WithRefusalCache()}
-			opts = append(opts, rratelimiter.WithDefault(limitertest.Every(row.rate, time.Hour)))
-			sent := limitertest.CountCommands(rdb)
-			granted := make([]int64, row.limiters)
-			limitertest.Together(row.limiters*row.callers, func(i int) {
-				i %= row.limiters
-				l := client.RateLimiter(fmt.Sprint(name, ":", i), opts...)
-				for range row.tries {
-					ok, err := l.TryAcquire(t.Context(), 1, 0)
-					assert.NoError(t, err)
-					if ok {
-						atomic.AddInt64(&granted[i], 1)
-					}
-				}
-			})
-			assert.Less(t, sent.Scripts(), row.calls)
-			require.NoError(t, client.Close(t.Context()))
-			again, want := limitertest.NewClient(t, rdb), min(row.rate, int64(row.callers*row.tries))
-			for i := range granted {
-				assert.Equal(t, want, granted[i])
-				assert.Equal(t, row.rate-want, limitertest.Available(t, again.RateLimiter(fmt.Sprint(name, ":", i))))
-			}
-		})
 	})
 }
 
@@ -511,89 +403,5 @@ func TestFiguresFromMemory(t *testing.T) {
 		}
 		t.Log(w.sources)
 		assert.Greater(t, w.sources[limit.FromMemory], w.sources[limit.FromRedis])
-	})
-}
-
-// What a lease that came short says is remembered: once it is used up, Redis is not asked
-// before the next permits come back, however often callers ask.
-func TestLease_ShortOneSparesCalls(t *testing.T) {
-	t.Parallel()
-	calls := maps.Clone(keyedCalls)
-	delete(calls, "Acquire")  // waits
-	delete(calls, "TakeUpTo") // is granted what there is, so no refusal says when there is more
-	limitertest.Bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
-		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 3, limitertest.Ahead(10*time.Second), rratelimiter.WithRefusalCache())
-		other := limitertest.NewClient(t, s.Mini).RateLimiter(s.Name())
-		take := func() bool {
-			granted, err := call(t.Context(), s.keyed)
-			require.NoError(t, err)
-			return granted
-		}
-		for range 100 {
-			require.True(t, take())
-		}
-		limitertest.MustAcquire(t, other, limitertest.Available(t, other)-10)
-		before := s.Sent.Scripts()
-		for take() {
-		}
-		for range 100 {
-			require.False(t, take())
-		}
-		assert.LessOrEqual(t, s.Sent.Scripts()-before, 1)
-		assert.Zero(t, limitertest.Available(t, other))
-		s.Until(61 * time.Second)
-		assert.True(t, take())
-	})
-}
-
-// Requests are under way together, and the answer that brings a lease comes last: Remaining tells
-// of nothing that the others were granted.
-func TestLease_OvertakenAnswerCountsOtherGrants(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){
-		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {
-			d, err := s.keyed.Take(ctx, "ann", 5000)
-			return d.Granted, err
-		},
-		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 5000, 0) },
-		"TryAcquireAll": func(ctx context.Context, s *keyedScene) (bool, error) {
-			other := limitertest.ByDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
-			return s.Client.TryAcquireAll(ctx, 0, s.Claim(5000), other.Claim(5000))
-		},
-	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
-		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 20, limitertest.Ahead(0))
-		taken := int64(0)
-		take := func() int64 {
-			taken++
-			return limittest.Take(t, s.keyed, "ann", 1).Remaining
-		}
-		for sent := 0; taken < 30 || take() != limitertest.Available(t, s.Other) || s.Sent.Total() > sent; {
-			sent = s.Sent.Total()
-			take()
-		}
-		letGo := s.Hold(t, lua.Acquire, 1)
-		first := s.Go(func() (bool, error) { return take() >= 0, nil })
-		require.Equal(t, "waits", first.Outcome())
-		limitertest.CheckOutcome(t, "true at 0s", s.Go(func() (bool, error) { return call(t.Context(), s) }))
-		letGo()
-		limitertest.CheckOutcome(t, "true at 0s", first)
-		sent := s.Sent.Total()
-		assert.LessOrEqual(t, take(), 10_000-5000-taken)
-		assert.Equal(t, sent, s.Sent.Total(), "there is no lease")
-	})
-}
-
-// A lease is no larger than a member can be.
-func TestLeasesOfLargeRequests(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, _ := redistest.Mini(t)
-		sent := limitertest.CountCommands(rdb)
-		l := limitertest.NewClient(t, rdb).Keyed("bytes:", limitertest.Every(1<<52, time.Minute), limitertest.Ahead(0))
-		for range 1000 {
-			limittest.Take(t, l, "ann", 400_000_000)
-			time.Sleep(time.Millisecond)
-		}
-		assert.Less(t, sent.Scripts(), 300)
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 const ms = time.Millisecond
@@ -222,16 +220,6 @@ var leaseTests = map[string]leaseTest{
 		limitertest.MustAcquire(t, s.RateLimiter, 10)
 		assert.Zero(t, limitertest.Available(t, s.Other), "none is kept that was not used")
 	}},
-	"lease beside Take": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
-		taken := s.takeMore(t, 50)
-		charged := s.inUse(t)
-		d := limitertest.Take(t, s.RateLimiter, 1)
-		assert.True(t, d.Granted)
-		assert.Equal(t, charged, s.inUse(t), "it is served from the lease")
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 1000, Remaining: 1000 - taken - 1, ResetAfter: time.Minute}, d)
-		assert.Equal(t, 1000-charged-1, limitertest.Take(t, s.plain, 1).Remaining, "to others permits of a lease are in use")
-		assert.Equal(t, 1000-taken-3, limitertest.Take(t, s.RateLimiter, 1).Remaining, "what the Client took since is left out")
-	}},
 	// A caller that is refused for lack of permits that a lease holds gets them at once.
 	"lease goes back for the line": {limitertest.Every(1000, time.Minute), 10 * time.Second, func(t *testing.T, s *scene) {
 		taken := s.takeMore(t, 20)
@@ -239,45 +227,6 @@ var leaseTests = map[string]leaseTest{
 		waits := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 1000-taken) })
 		assert.Equal(t, "true at 1s", waits.Outcome())
 		s.CheckInUse(t, 1000, 1000)
-	}},
-	// Nothing is taken ahead in a round that asks again for one who was refused.
-	"lease is not taken beside the refused": {limitertest.Every(1000, time.Minute), time.Second, func(t *testing.T, s *scene) {
-		s.takeMore(t, 20)
-		s.Until(2 * time.Second)
-		limitertest.MustAcquire(t, s.Other, limitertest.Available(t, s.Other)-50)
-		first := s.Go(func() (bool, error) { return true, s.plain.Acquire(t.Context(), 100) })
-		second := s.StartAcquire(t.Context(), 1)
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			assert.False(t, c.Contains(lua.GiveBack.SHA), "there is nothing to give back")
-			return redistest.Pass
-		})
-		for range 5 {
-			require.NoError(t, s.plain.Release(t.Context(), 1))
-			synctest.Wait()
-		}
-		limitertest.CheckOutcome(t, "waits", first, second)
-		s.Until(2 * time.Minute)
-		assert.NotEqual(t, "waits", first.Outcome())
-		assert.NotEqual(t, "waits", second.Outcome())
-	}},
-	// A limiter that refuses is asked by the same short commands as without leases.
-	"refusals cost no more beside leases": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
-		s.takeMore(t, 10)
-		limitertest.MustAcquire(t, s.RateLimiter, limitertest.Available(t, s.Other))
-		for range 50 {
-			require.NoError(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)))
-		}
-		var asked []string
-		s.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
-			asked = c.Args
-			return redistest.Pass
-		})
-		for range 10 {
-			limitertest.MustRefuse(t, s.RateLimiter, 1)
-			keys, err := strconv.Atoi(asked[2])
-			require.NoError(t, err)
-			assert.Len(t, asked[3+keys:], 1, "a member: one permit goes without saying")
-		}
 	}},
 	// Those that came while a lease was on its way are served from it, in order.
 	"lease serves those that gathered": {limitertest.Every(10_000, time.Minute), 0, func(t *testing.T, s *scene) {
@@ -310,22 +259,6 @@ var leaseTests = map[string]leaseTest{
 		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
 		s.Until(3*time.Second + 100*ms)
 		s.CheckInUse(t, 10_000, taken+1)
-	}},
-	// Unused permits of a lease make the next smaller.
-	"lease follows demand": {limitertest.Every(100_000, time.Second), 0, func(t *testing.T, s *scene) {
-		s.takeMore(t, 1000)
-		s.Until(time.Second)
-		before, took := s.Sent.Scripts(), int64(0)
-		for range 200 {
-			time.Sleep(5 * ms)
-			for range 10 { // 100 in the life of a lease
-				limitertest.MustAcquire(t, s.RateLimiter, 1)
-				took++
-			}
-			assert.Less(t, s.inUse(t), took+1000)
-		}
-		calls := s.Sent.Scripts() - before
-		assert.Less(t, calls, 120, "for 20 lives of leases and 2000 permits")
 	}},
 	// Close gives back the permits taken ahead. The bubble checks that no goroutine is left.
 	"Close gives leases back": {limitertest.Every(10_000, time.Hour), 0, func(t *testing.T, s *scene) {
