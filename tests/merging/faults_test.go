@@ -75,26 +75,6 @@ func TestMergingCall_IsGivenUp(t *testing.T) {
 	})
 }
 
-func TestUndo_MeetsFaultsAndMerging(t *testing.T) {
-	t.Parallel()
-	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
-		undo := s.nearly(t)
-		s.on(lua.GiveBack, faults)
-		s.back(t, 2, undo[0])
-		s.take(t, 1)
-		s.merged(t, once)
-		s.on(lua.GiveBack, faults)
-		s.back(t, 2, undo[1])
-		s.check(t, "given back of a merged member")
-		s.take(t, together)
-		s.merged(t, once)
-		s.on(lua.GiveBack, faults)
-		s.back(t, 2, undo[2])
-		s.letGo()
-		s.check(t, "given back of a member that was merged twice")
-	})
-}
-
 // Permits go back while their member is named: that waits for the call.
 func TestUndo_WhileMerging(t *testing.T) {
 	t.Parallel()
@@ -120,27 +100,6 @@ func TestUndo_WhileMerging(t *testing.T) {
 				s.check(t, "all have come")
 			})
 		})
-}
-
-// Members of which permits go back are not named.
-func TestUndo_UnderWayBeforeMerging(t *testing.T) {
-	t.Parallel()
-	eachFault(t, 1000, 0, func(t *testing.T, s *scene, faults string) {
-		undo := s.nearly(t)
-		answered := make(chan struct{})
-		s.meet(map[*lua.Script][]redistest.Action{lua.GiveBack: {redistest.Pass.When(answered)}, lua.Merge: s.faults(faults)})
-		go func() { assert.NoError(t, undo[1](context.Background())) }()
-		synctest.Wait()
-		s.take(t, 1)
-		require.Positive(t, s.sent(lua.Merge))
-		close(answered)
-		s.held -= 2
-		s.merged(t, once)
-		s.back(t, 2, undo[0])
-		s.back(t, 2, undo[2])
-		s.letGo()
-		s.check(t, "the others have gone back")
-	})
 }
 
 // Callers leave whose permits share a member with others', before, while and after it is merged.
@@ -292,43 +251,11 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 	})
 }
 
-// merging is what happens to a limiter of that rate.
-type merging struct {
-	rate int64
-	run  func(t *testing.T, s *scene)
-}
-
-var mergings = map[string]merging{
-	// A call that is given up is no reason to merge nothing more, also if no answer tells the rate again.
-	"a call is given up without figures": {1000, func(t *testing.T, s *scene) {
-		beside := s.beside()
-		take := func(n int) {
-			for range n {
-				require.True(t, limitertest.TryAll(t, s.Client, 1, s.RateLimiter, beside))
-				s.held++
-			}
-			s.check(t, "granted")
-		}
-		s.on(lua.Merge, "drop for ever")
-		take(few + together + 2)
-		require.Positive(t, s.sent(lua.Merge))
-		s.on(nil, "")
-		before := s.members(t)
-		take(4 * together)
-		require.Less(t, s.members(t), before+2*together)
-	}},
-	// While a call is under way that takes long, more is granted than a program remembers.
-	"a call takes long": {10_000, func(t *testing.T, s *scene) {
-		s.nearly(t)
-		letGo := s.Hold(t, lua.Merge, 1)
-		s.take(t, 1100)
-		letGo()
-		s.on(nil, "")
-		s.rest() // it may have been repeated
-		s.merged(t, few+1100-1024+7)
-	}},
-	// What is reserved has a member of its own until it is settled.
-	"an open reservation is not merged": {1000, func(t *testing.T, s *scene) {
+// What is reserved has a member of its own until it is settled.
+func TestReservation_IsNotMergedWhileItIsOpen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 1000, 0)
 		s.take(t, few)
 		one := limitertest.Reserve(t, s.RateLimiter, 3)
 		all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(4))
@@ -342,9 +269,14 @@ var mergings = map[string]merging{
 		s.check(t, "settled")
 		s.take(t, together)
 		s.merged(t, few+together/2)
-	}},
-	// A limiter's keys run out between two calls that merge.
-	"a limiter runs out and is made anew": {1000, func(t *testing.T, s *scene) {
+	})
+}
+
+// A limiter's keys run out between two calls that merge.
+func TestLimiter_RunsOutAndIsMadeAnewBetweenMergingCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 1000, 0)
 		for range 3 {
 			s.take(t, few+4*together)
 			s.merged(t, few+2*together)
@@ -354,10 +286,5 @@ var mergings = map[string]merging{
 			limitertest.MustTrySetRate(t, s.Other, limitertest.Every(1000, interval))
 			s.held = 0
 		}
-	}},
-}
-
-func TestMerging(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, mergings, func(t *testing.T, m merging) { m.run(t, newScene(t, m.rate, 0)) })
+	})
 }

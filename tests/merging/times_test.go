@@ -179,28 +179,6 @@ func TestWithExact_OfOneOfACallsHandles(t *testing.T) {
 	})
 }
 
-// A Client's first grants in an interval stay exact also if it then merges more.
-func TestFirstGrants_AreNotMergedWithLaterOnes(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		merges := countMerges(rdb)
-		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1000, time.Minute))
-		start := limitertest.ServerNow(t, rdb)
-		for range 200 {
-			require.True(t, limitertest.Take(t, l, 1).Granted)
-			time.Sleep(time.Millisecond)
-		}
-		rows, err := rdb.ZRangeWithScores(t.Context(), limitertest.KeysOf(l).Permits, 0, -1).Result()
-		require.NoError(t, err)
-		for i, row := range rows[:few] {
-			assert.EqualValues(t, 1, limitertest.PermitsIn(t, row.Member.(string)))
-			assert.Equal(t, start+int64(i), int64(row.Score))
-		}
-		assert.Less(t, len(rows), few+2*together)
-		assert.Positive(t, merges.Load())
-	})
-}
-
 // The server's clock is set back, or forward, while members are merged. Nothing is lost, and all is back in time.
 func TestClock_IsSet(t *testing.T) {
 	t.Parallel()
@@ -224,20 +202,6 @@ func TestClock_IsSet(t *testing.T) {
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(140))
 		time.Sleep(cfg.Interval + cfg.Interval/64)
 		assert.Equal(t, cfg.Rate, limitertest.Available(t, l))
-	})
-}
-
-// The server's clock is up to an interval behind the program's, or ahead of it.
-func TestSet_OfAProgramWithAnotherClock(t *testing.T) {
-	t.Parallel()
-	limitertest.Stepping(t, limitertest.Rows[time.Duration](-55*time.Second, 30*time.Second), func(t *testing.T, rdb redistest.Client, step func(time.Duration), by time.Duration) {
-		step(by)
-		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerMinute(3000))
-		for range 1000 {
-			limitertest.MustAcquire(t, l, 1)
-			time.Sleep(25 * time.Millisecond)
-		}
-		assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(few+64/2+together))
 	})
 }
 

@@ -5,8 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -19,10 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 var measure = flag.Bool("measure", false, "print how large the sets of all kinds of use are in Redis")
@@ -282,56 +278,6 @@ func TestSet_StaysSmall(t *testing.T) {
 	}
 }
 
-// Many callers ask at once, each by a call or with a member of its own.
-func TestSet_OfManyCallersAtOnce(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, map[string]func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client){
-		"claims": func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client) {
-			assert.True(t, limitertest.TryAll(t, client, 1, l, beside))
-		},
-		"reservations": func(t *testing.T, l, _ *rratelimiter.RateLimiter, _ *rratelimiter.Client) {
-			assert.NoError(t, limitertest.Reserve(t, l, 2).Settle(t.Context(), 1))
-		},
-	}, func(t *testing.T, call func(t *testing.T, l, beside *rratelimiter.RateLimiter, client *rratelimiter.Client)) {
-		const callers, rounds = 256, 4
-		rdb := limitertest.FarAway(t, time.Millisecond)
-		client := limitertest.NewClient(t, rdb)
-		cfg := rratelimiter.WithDefault(limitertest.Every(1_000_000, interval))
-		l, beside := client.RateLimiter("{many}", cfg), client.RateLimiter("{many}2", cfg)
-		limitertest.MustAcquire(t, l, 1)
-		for range rounds {
-			limitertest.Together(callers, func(int) { call(t, l, beside, client) })
-		}
-		for range 2 {
-			limitertest.MustAcquire(t, l, 1)
-		}
-		keys := limitertest.KeysOf(l)
-		assert.EqualValues(t, 1+rounds*callers+2, limitertest.InUse(t, rdb, keys.Permits))
-		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+callers), "what is not named yet, and what is exact")
-	})
-}
-
-// Each call takes of as many limiters as there may be.
-func TestSet_OfManyLimiters(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client, claims := limitertest.NewClient(t, rdb), []rratelimiter.Claim(nil)
-		for i := range rratelimiter.MaxLimiters {
-			l := client.RateLimiter(fmt.Sprint("{many}", i), rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
-			claims = append(claims, l.Claim(1))
-		}
-		for range few + 3*together {
-			_, err := client.TakeAll(t.Context(), claims...)
-			require.NoError(t, err)
-		}
-		for i := range claims {
-			keys := limitertest.KeysOf(client.RateLimiter(fmt.Sprint("{many}", i)))
-			assert.EqualValues(t, few+3*together, limitertest.InUse(t, rdb, keys.Permits))
-			assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+together+2))
-		}
-	})
-}
-
 // Each caller releases some of what it was granted, so that the newest member is never as it was granted.
 func TestSet_OfPermitsThatAreReleased(t *testing.T) {
 	t.Parallel()
@@ -347,57 +293,5 @@ func TestSet_OfPermitsThatAreReleased(t *testing.T) {
 		assert.EqualValues(t, calls, limitertest.InUse(t, rdb, keys.Permits))
 		assert.LessOrEqual(t, rdb.ZCard(t.Context(), keys.Permits).Val(), int64(few+together+2))
 		assert.LessOrEqual(t, merges.Load(), int64(2*calls/together), "one that finds what has changed, and one that merges the rest")
-	})
-}
-
-// stranger is a limiter that is not one of this module. It refuses every third request.
-type stranger struct{ asked int }
-
-func (s *stranger) Take(context.Context, string, int64) (limit.Decision, error) {
-	s.asked++
-	return limit.Decision{Granted: s.asked%3 > 0, Limit: 1000}, nil
-}
-
-// Of the policies that middleware asks by one call, those that no handler settles are merged as well, and what they granted
-// goes back if another policy refuses.
-func TestMiddleware_PoliciesAskedTogether(t *testing.T) {
-	t.Parallel()
-	limitertest.Virtual(t, map[string]bool{"with one that is settled": true, "none is": false}, func(t *testing.T, rdb redistest.Client, settles bool) {
-		merges, client := countMerges(rdb), limitertest.NewClient(t, rdb)
-		limits := []*rratelimiter.KeyedLimiter{
-			client.Keyed("minute:", rratelimiter.PerMinute(1000)), client.Keyed("day:", rratelimiter.PerDay(10_000)),
-			client.Keyed("tokens:", rratelimiter.PerDay(1_000_000)),
-		}
-		tokens := httplimit.Policy{Name: "tokens", Limiter: limits[2], Cost: func(*http.Request) (int64, error) { return 300, nil }}
-		tokens.Settle = settles
-		m := httplimit.New(httplimit.Policy{Name: "minute", Limiter: limits[0]}, httplimit.WithPolicy(httplimit.Policy{Name: "day", Limiter: limits[1]}),
-			httplimit.WithPolicy(tokens), httplimit.WithPolicy(httplimit.Policy{Name: "stranger", Limiter: &stranger{}}),
-			httplimit.WithHashTag(), httplimit.WithKey(httplimit.User(func(*http.Request) string { return "ann" })))
-		require.NoError(t, m.Err())
-		passed, used := int64(0), int64(300)
-		handler := m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			if passed++; settles {
-				used = 200
-				assert.NoError(t, httplimit.Settle(r.Context(), used))
-			}
-		}))
-		const requests = 600
-		for range requests {
-			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
-			time.Sleep(50 * time.Millisecond)
-		}
-		require.EqualValues(t, requests*2/3, passed)
-		for i, key := range []string{"http:minute:{ann}", "http:day:{ann}", "http:tokens:{ann}"} {
-			l := limits[i].Limiter(key)
-			held := passed
-			if i == 2 {
-				held *= used
-			}
-			free, inUse := limitertest.Available(t, l), limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits)
-			assert.Equal(t, held, inUse, key)
-			assert.Equal(t, limitertest.ConfigOf(t, l).Rate, free+inUse, key)
-			assert.LessOrEqual(t, rdb.ZCard(t.Context(), limitertest.KeysOf(l).Permits).Val(), int64(small), key)
-		}
-		assert.Positive(t, merges.Load())
 	})
 }
