@@ -130,25 +130,15 @@ var (
 )
 
 var boundedTests = map[string]boundedTest{
-	"all has run out": {runOut, crowdSize, 0, []step{takes(1, true), isFree(crowdSize - 1), hasRows(1)}},
-	"all has run out, and there is value enough": {runOut, 2 * crowdSize, crowdSize, []step{areGranted(300, 300), isFree(2*crowdSize - 300)}},
-	"all in use":              {inUse, crowdSize, 0, []step{takeIsRefused(1, hour/2), takeIsRefused(100, hour/2), isFree(0)}},
-	"more than a page holds":  {inUse, crowdSize, 0, []step{takeIsRefused(half, hour/2)}},
-	"release of all":          {inUse, crowdSize, 0, []step{releases(crowdSize), isFree(crowdSize), hasRows(0)}},
-	"release of some":         {inUse, crowdSize, 0, []step{releases(1000), isFree(1000), holds(crowdSize - 1000)}},
-	"half has run out":        {halves, crowdSize, 0, []step{takes(1, true), isFree(half - 1), takes(half, false), takes(half-1, true)}},
-	"all that has run out":    {halves, crowdSize, 0, []step{takes(half, true), takes(1, false)}},
-	"release, half run out":   {halves, crowdSize, 0, []step{releases(1000), isFree(half + 1000)}},
-	"no value":                {inUse, crowdSize + 50, -1, []step{areGranted(50, 52), isFree(0)}},
-	"no value, half run out":  {halves, crowdSize, -1, []step{isFree(half)}},
-	"release without a value": {inUse, crowdSize, -1, []step{releases(1000), isFree(1000)}},
-	"dated in the future":     {ahead, crowdSize, 0, []step{takeIsRefused(1, hour), isFree(0)}},
-	"half of each":            {apart, crowdSize, 0, []step{isFree(half), takes(half+1, false)}},
-	"figures of half that has run out": {halves, crowdSize, 0, []step{func(t testing.TB, c crowd) {
-		d := limitertest.Take(t, c.RateLimiter, 1)
-		assert.True(t, d.Granted)
-		assert.EqualValues(t, half-1, d.Remaining)
-	}}},
+	"all has run out":        {runOut, crowdSize, 0, []step{takes(1, true), isFree(crowdSize - 1), hasRows(1)}},
+	"all in use":             {inUse, crowdSize, 0, []step{takeIsRefused(1, hour/2), takeIsRefused(100, hour/2), isFree(0)}},
+	"release of all":         {inUse, crowdSize, 0, []step{releases(crowdSize), isFree(crowdSize), hasRows(0)}},
+	"release of some":        {inUse, crowdSize, 0, []step{releases(1000), isFree(1000), holds(crowdSize - 1000)}},
+	"half has run out":       {halves, crowdSize, 0, []step{takes(1, true), isFree(half - 1), takes(half, false), takes(half-1, true)}},
+	"no value":               {inUse, crowdSize + 50, -1, []step{areGranted(50, 52), isFree(0)}},
+	"no value, half run out": {halves, crowdSize, -1, []step{isFree(half)}},
+	"dated in the future":    {ahead, crowdSize, 0, []step{takeIsRefused(1, hour), isFree(0)}},
+	"half of each":           {apart, crowdSize, 0, []step{isFree(half), takes(half+1, false)}},
 	"a rate kept with its state": {inUse, crowdSize, 0, []step{
 		keepsState(crowdSize+70, hour), isFree(70),
 		keepsState(crowdSize-70, hour), func(t testing.TB, c crowd) {
@@ -157,8 +147,7 @@ var boundedTests = map[string]boundedTest{
 		},
 		keepsState(crowdSize, hour/4), isFree(crowdSize), // all has run out by the shorter interval
 	}},
-	"a rate kept without a value": {halves, crowdSize, -1, []step{keepsState(crowdSize+70, hour), isFree(half + 70)}},
-	"a rate kept if it was lost":  {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
+	"a rate kept if it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), keepsState(half+70, hour), isFree(70)}},
 	"a rate set if it was lost": {halves, crowdSize, 0, []step{loses("DEL config"), func(t testing.TB, c crowd) {
 		limitertest.MustTrySetRate(t, c.RateLimiter, limitertest.Every(half+70, hour))
 	}, isFree(70)}},
@@ -226,25 +215,20 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 	const limiters, crowd = 16, 2000
 	type row struct {
 		members map[time.Duration]int
-		value   int64
-		version string
 		permits int64
 		want    bool
 	}
-	halves, inUse := map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, map[time.Duration]int{hour / 2: crowd}
 	limitertest.Each(t, map[string]row{
-		"half has run out":                        {halves, 0, "4.7.0", 900, true},
-		"half has run out, beside an old release": {halves, 10, "3.15.5", 5, true},
-		"all in use":                              {inUse, 0, "4.7.0", 100, false},
-		"all in use, no value":                    {inUse, -1, "4.7.0", 10, false},
-		"dated in the future":                     {map[time.Duration]int{-hour: crowd}, 0, "4.7.0", 1, false},
+		"half has run out":    {map[time.Duration]int{2 * hour: crowd / 2, hour / 2: crowd / 2}, 900, true},
+		"all in use":          {map[time.Duration]int{hour / 2: crowd}, 100, false},
+		"dated in the future": {map[time.Duration]int{-hour: crowd}, 1, false},
 	}, func(t *testing.T, row row) {
 		server := redistest.StartRedis(t)
 		rdb := server.Client(t, nil)
-		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(row.version))
+		client := limitertest.NewClient(t, rdb)
 		f := limitertest.NewFamilyOf(t, client, slices.Repeat([]rratelimiter.Config{limitertest.Every(crowd, hour)}, limiters)...)
 		for _, l := range f.Limiters {
-			limitertest.PileUp(t, rdb, l, row.members, row.value)
+			limitertest.PileUp(t, rdb, l, row.members, 0)
 		}
 		watch := monitor(t, server)
 		assert.Equal(t, row.want, f.Try(t, row.permits))
@@ -253,7 +237,7 @@ func TestTryAcquireAllDoesBoundedWork(t *testing.T) {
 			return
 		}
 		for _, l := range f.Limiters {
-			assert.Equal(t, crowd/2-row.permits, limitertest.Available(t, l)-row.value)
+			assert.Equal(t, crowd/2-row.permits, limitertest.Available(t, l))
 		}
 	})
 }
@@ -337,62 +321,4 @@ func TestExpireAt_PastMomentFreesInBackground(t *testing.T) {
 			}
 		}
 	})
-}
-
-// BenchmarkStall measures how long the longest script call of each row of boundedTests holds
-// up a server:
-//
-//	go test -run '^$' -bench Stall -benchtime 5x -timeout 60m ./tests/bounded
-//
-// ms-median and ms-least are of the longest call of each run. RRL_REDIS_SERVER names the server.
-func BenchmarkStall(b *testing.B) {
-	// Logging takes time itself, and a script's commands are logged too: log from 25 us.
-	server := redistest.StartServer(b, redistest.Default,
-		"--slowlog-log-slower-than", "25", "--slowlog-max-len", "1000000")
-	rdb := server.Client(b, &redistest.Options{ReadTimeout: time.Minute})
-	loadScripts(b, rdb)
-	freed := func() bool {
-		return rdb.InfoMap(b.Context(), "memory").Item("Memory", "lazyfree_pending_objects") == "0"
-	}
-	for name, tt := range boundedTests {
-		b.Run(name, func(b *testing.B) {
-			var longest []time.Duration
-			for b.Loop() {
-				require.NoError(b, rdb.FlushAll(b.Context()).Err())
-				c := tt.newCrowd(b, rdb)
-				require.Eventually(b, freed, time.Minute, 10*time.Millisecond)
-				require.NoError(b, rdb.Do(b.Context(), "SLOWLOG", "RESET").Err())
-				for _, step := range tt.steps {
-					step(b, c)
-				}
-				longest = append(longest, longestScript(b, rdb))
-			}
-			slices.Sort(longest)
-			ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(ms(longest[len(longest)/2]), "ms-median")
-			b.ReportMetric(ms(longest[0]), "ms-least")
-		})
-	}
-}
-
-func loadScripts(b *testing.B, rdb redistest.Client) {
-	b.Helper()
-	for _, s := range lua.All() {
-		require.NoError(b, rdb.ScriptLoad(context.Background(), s.Source).Err())
-	}
-}
-
-// longestScript returns how long the longest script call took since the slow log was reset, 0
-// if all were too fast to be logged.
-func longestScript(b *testing.B, rdb redistest.Client) (longest time.Duration) {
-	b.Helper()
-	logged, err := rdb.SlowLogGet(b.Context(), 1_000_000).Result()
-	require.NoError(b, err)
-	for _, entry := range logged {
-		if name := entry.Args[0]; name == "evalsha" || name == "eval" {
-			longest = max(longest, entry.Duration)
-		}
-	}
-	return longest
 }

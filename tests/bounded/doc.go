@@ -1,9 +1,7 @@
 // Package bounded proves that no call does more work the more has piled up.
 //
 // Each test starts servers of its own, fills limiters with tens of thousands of members,
-// and replays from MONITOR what each script call read and wrote. BenchmarkStall measures
-// for how long a call holds up a server.
+// and replays from MONITOR what each script call read and wrote.
 //
 //	go test ./tests/bounded
-//	go test ./tests/bounded -run '^$' -bench Stall
 package bounded

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
@@ -329,38 +328,6 @@ func TestCorruptPairThatIsNotInUse(t *testing.T) {
 	})
 }
 
-// Java counts milliseconds in 64 bits, a time.Duration holds 292 years.
-func TestCorruptNumbersThatNoDurationHolds(t *testing.T) {
-	t.Parallel()
-	const long = 292 * 365 * 24 * time.Hour
-	limitertest.Each(t, limitertest.Rows("9223372036855", "18446744073710", "9007199254740991"), func(t *testing.T, ms string) {
-		redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-			l := limitertest.NewHandle(t, rdb)
-			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "rate", 10, "interval", ms, "type", 0).Err())
-			limitertest.MustAcquire(t, l, 10)
-			assert.GreaterOrEqual(t, limitertest.ConfigOf(t, l).Interval, long)
-			d := limitertest.Take(t, l, 1)
-			assert.GreaterOrEqual(t, d.RetryAfter, long)
-			assert.GreaterOrEqual(t, d.ResetAfter, long)
-
-			sent := limitertest.CountCommands(rdb)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			defer cancel()
-			require.ErrorIs(t, l.Acquire(ctx, 1), context.DeadlineExceeded)
-			assert.LessOrEqual(t, sent.Scripts(), 3, "it asks again in centuries")
-		})
-		t.Run("time to live", func(t *testing.T) {
-			t.Parallel()
-			rdb := redistest.CurrentClient(t)
-			l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
-			require.NoError(t, rdb.Do(t.Context(), "PEXPIRE", l.Name(), ms).Err())
-			ttl, _, err := l.TTL(t.Context())
-			require.NoError(t, err)
-			assert.GreaterOrEqual(t, ttl, long)
-		})
-	})
-}
-
 func TestCorruptConfigsOfOtherReleases(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
@@ -373,23 +340,6 @@ func TestCorruptConfigsOfOtherReleases(t *testing.T) {
 			require.NoError(t, l.Release(t.Context(), 10))
 			assert.EqualValues(t, 10, limitertest.Available(t, l))
 			assert.EqualValues(t, 10, limitertest.ConfigOf(t, l).Rate)
-		}
-	})
-}
-
-func TestMembers_OfAllLayoutsSideBySide(t *testing.T) {
-	t.Parallel()
-	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		d := newDamaged(t, rdb, rratelimiter.Overall)
-		all(run("DEL", "permits"), run("EXPIRE", "config", 60*60))(t, d) // no wait is longer than the limiter lives
-		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
-			run("ZADD", "permits", time.Duration(50-10*i)*time.Minute, limitertest.NewMember(t, layout, uint32(i+1)))(t, d)
-		}
-		run("SET", "value", 0, "EX", 60*60)(t, d)
-		for permits, wait := range map[int64]int{1: 10, 2: 20, 3: 20, 4: 30, 6: 30, 7: 40, 10: 40} {
-			decision := limitertest.Take(t, d.limiter, permits)
-			assert.False(t, decision.Granted)
-			assert.InDelta(t, wait, decision.RetryAfter.Minutes(), 1, "%d permits", permits)
 		}
 	})
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/fuzztest"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -25,7 +24,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
-	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 // answered are the errors that callers may get from a server that works.
@@ -169,23 +167,18 @@ func (p *place) fill(key, usual string) {
 	}
 }
 
-// A try works with what an input puts under a limiter's keys.
-type try func(p *place, name string)
-
-func (check try) onMini(f *testing.F) {
-	f.Helper()
+func FuzzState(f *testing.F) {
 	rdb, _ := redistest.Mini(f)
-	check.run(f, rdb, true)
+	fuzzState(f, rdb, true)
 }
 
-func (check try) onServer(f *testing.F) {
-	f.Helper()
+func FuzzStateOnServer(f *testing.F) {
 	redistest.SkipShort(f, "a real redis-server")
-	check.run(f, redistest.StartRedis(f).Client(f, nil), false)
+	fuzzState(f, redistest.StartRedis(f).Client(f, nil), false)
 }
 
-// run begins with inputs in which much happens.
-func (check try) run(f *testing.F, rdb redistest.Client, mini bool) {
+// fuzzState begins with inputs in which much happens.
+func fuzzState(f *testing.F, rdb redistest.Client, mini bool) {
 	f.Helper()
 	f.Add([]byte{})
 	for i := range byte(24) {
@@ -198,7 +191,7 @@ func (check try) run(f *testing.F, rdb redistest.Client, mini bool) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p, name := newPlace(t, rdb, data)
 		p.mini = mini
-		check(p, name)
+		tryState(p, name)
 	})
 }
 
@@ -222,9 +215,6 @@ func (p *place) checkUpTo(taken int64, d limit.Decision, err error, n int64) int
 	}
 	return taken
 }
-
-func FuzzState(f *testing.F)         { try(tryState).onMini(f) }
-func FuzzStateOnServer(f *testing.F) { try(tryState).onServer(f) }
 
 // usage is what a limiter's callers hold, all of it taken within one interval.
 type usage struct {
@@ -410,117 +400,4 @@ func TestRows_ScoreOfMinusInfinityHasRunOut(t *testing.T) {
 	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1, Window: time.Hour})
 	rdb.ZAdd(t.Context(), l.Name()+":log", redis.Z{Score: math.Inf(-1), Member: "a"})
 	assert.True(t, limittest.Take(t, log, l.Name()+":log", 1).Granted)
-}
-
-func FuzzFixedWindowState(f *testing.F)         { try(tryFixedWindow).onMini(f) }
-func FuzzFixedWindowStateOnServer(f *testing.F) { try(tryFixedWindow).onServer(f) }
-func FuzzSlidingLogState(f *testing.F)          { try(trySlidingLog).onMini(f) }
-func FuzzSlidingLogStateOnServer(f *testing.F)  { try(trySlidingLog).onServer(f) }
-func FuzzTokenBucketState(f *testing.F)         { try(tryTokenBucket).onMini(f) }
-func FuzzTokenBucketStateOnServer(f *testing.F) { try(tryTokenBucket).onServer(f) }
-
-// takeAll takes permits a few times, gives some back, and compares the held permits with the
-// limit: none come back by themselves while that lasts.
-func (p *place) takeAll(l limittest.Limiter, key string, most int64) {
-	held := int64(0)
-	for range 1 + p.d.N(8) {
-		n := fuzztest.One(p.d, 1, 1, 2, 5, 10, most, most+1, 0)
-		start := time.Now()
-		d, taken, giveBack, err := p.takeSome(l, key, n)
-		if taken < 0 { // all has been given back
-			held = 0
-			continue
-		}
-		held += taken
-		if held > most || err == nil && (d.Limit > most || d.Remaining > most-held) {
-			p.t.Errorf("%d permits are held of %d: %+v", held, most, d)
-		}
-		if giveBack != nil && p.d.N(4) == 3 {
-			p.went(fmt.Sprint("giving back ", n), giveBack(p.ctx))
-			held = max(0, held-n)
-		}
-		p.checkTook("it", start)
-		if p.d.N(8) == 7 {
-			return
-		}
-	}
-}
-
-// takeSome takes permits by one of the calls that there are, or resets: then taken is
-// below 0.
-func (p *place) takeSome(l limittest.Limiter, key string, n int64) (
-	d limit.Decision, taken int64, giveBack func(context.Context) error, err error,
-) {
-	switch p.d.N(8) {
-	case 5:
-		taken, d, err = l.TakeUpTo(p.ctx, key, n)
-		return d, p.checkUpTo(taken, d, err, n), nil, err
-	case 6:
-		if err = l.Reset(p.ctx, key); !p.went("Reset", err) {
-			return d, 0, nil, err
-		}
-		return d, -1, nil, nil
-	case 7:
-		peeked, peekErr := l.Peek(p.ctx, key, n)
-		p.checkDecision(peeked, peekErr, n)
-		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
-		if peekErr == nil && err == nil && peeked.Granted != d.Granted {
-			p.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
-		}
-	default:
-		d, giveBack, err = l.TakeReturnable(p.ctx, key, n)
-	}
-	return d, p.checkDecision(d, err, n), giveBack, err
-}
-
-func tryFixedWindow(p *place, key string) {
-	defer p.end(key)
-	most := fuzztest.One[int64](p.d, 10, 1, fixedwindow.MaxLimit)
-	for range p.d.N(3) {
-		p.fill(key, "string")
-	}
-	cfg := fixedwindow.Config{Limit: most, Window: time.Hour}
-	if p.d.N(2) == 1 {
-		cfg = fixedwindow.Config{Limit: most, Calendar: fixedwindow.Daily(time.UTC)}
-	}
-	p.takeAll(fixedwindow.New(limitertest.OpenClient(p.rdb), cfg), key, most)
-}
-
-func trySlidingLog(p *place, key string) {
-	hash := key + "thresholds"
-	defer p.end(key, hash)
-	cfg := slidinglog.Config{Limit: 10, Window: time.Hour}
-	for range p.d.N(4) {
-		p.fill(key, "zset")
-	}
-	if p.d.N(2) == 1 {
-		cfg.Thresholds = hash
-		if p.d.N(2) == 1 {
-			p.do("HSET", hash, key, fuzztest.One(p.d, "3", "0", "10", "-1", "1e1", "", "007", "9223372036854775807"))
-		} else {
-			p.fill(hash, "hash")
-		}
-	}
-	l := slidinglog.New(limitertest.OpenClient(p.rdb), cfg)
-	most := cfg.Limit
-	if threshold, err := l.Threshold(p.ctx, key); err == nil && cfg.Thresholds != "" {
-		most = threshold
-	}
-	p.takeAll(l, key, most)
-}
-
-func tryTokenBucket(p *place, key string) {
-	time1 := key + "_time"
-	defer p.end(key, time1)
-	cfg := tokenbucket.Config{Capacity: fuzztest.One[int64](p.d, 10, 1, 1<<40), Refill: 1, Interval: 24 * time.Hour, Borrow: int64(p.d.N(3))}
-	for range p.d.N(3) {
-		p.fill(key, "string")
-	}
-	switch p.d.N(3) {
-	case 0:
-		p.fill(time1, "string")
-	case 1:
-		p.do("SET", time1, p.now.Unix()-int64(p.d.N(256))*3600)
-	}
-	p.takeAll(tokenbucket.New(limitertest.OpenClient(p.rdb), cfg), key, cfg.Capacity+cfg.Borrow)
 }
