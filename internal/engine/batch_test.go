@@ -17,7 +17,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/lane"
-	"github.com/rratelimiter/rratelimiter/internal/merge"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -211,19 +210,6 @@ func TestBatch_IsBounded(t *testing.T) {
 	})
 }
 
-func TestArgumentsOfABatch(t *testing.T) {
-	t.Parallel()
-	first := script.Attempt{Age: -1}
-	b := newTestBatch()
-	require.True(t, b.add(newTestRequest(1), false))
-	assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
-	b.fallback = "10 1000 0 0"
-	assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
-	b = newTestBatch()
-	require.True(t, b.add(newTestRequest(2), false))
-	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
-}
-
 // newTestJointLine returns the line of a limiter with an interval of a second, in which requests for so many permits
 // wait, the first of which has just been refused.
 func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLine, all []*multiRequest) {
@@ -257,19 +243,6 @@ func asking(all []*multiRequest) (turns []int) {
 		}
 	}
 	return turns
-}
-
-// One that becomes the first as the time of the one before is over has an interval of its own.
-func TestJointLine_NextOfOneWhoseTimeIsOverYieldsAfterAnInterval(t *testing.T) {
-	t.Parallel()
-	now := time.Now()
-	l, all := newTestJointLine(t, now, 5, 5, 1)
-	l.overdue, l.again = []*place{&all[0].waiter.place}, true
-	l.run(now.Add(5 * time.Second))
-	assert.Nil(t, all[0].waiter.line)
-	l.goOn(1, now.Add(5*time.Second))
-	assert.True(t, l.strict)
-	assert.Equal(t, []int{1}, asking(all))
 }
 
 // Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants
@@ -374,19 +347,15 @@ func TestLine_AllOfManyWaitersAreAnswered(t *testing.T) {
 	})
 }
 
-// A gateway of 100,000 users has three limits of each whose members are merged. Used in turn, none is forgotten.
-func TestMergeLogs_AreEnoughForAGateway(t *testing.T) {
+func TestArgumentsOfABatch(t *testing.T) {
 	t.Parallel()
-	logs := newMergeLogs()
-	for round := range 2 {
-		forgotten := 0
-		for i := range 300_000 {
-			name := "gateway:requests-day:{" + strconv.Itoa(i) + "}"
-			if _, ok := logs.Get(name); !ok {
-				forgotten++
-				logs.Add(name, nil, merge.Bytes, func(*merge.Log) bool { return true })
-			}
-		}
-		assert.Equal(t, 300_000*(1-round), forgotten)
-	}
+	first := script.Attempt{Age: -1}
+	b := newTestBatch()
+	require.True(t, b.add(newTestRequest(1), false))
+	assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
+	b.fallback = "10 1000 0 0"
+	assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
+	b = newTestBatch()
+	require.True(t, b.add(newTestRequest(2), false))
+	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
 }

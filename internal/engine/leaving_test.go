@@ -48,36 +48,6 @@ func TestUndo_WithAnEndedContextKeepsNoCloseWaiting(t *testing.T) {
 	})
 }
 
-// A try whose caller has gone replaces no older default, and leaves that to the next.
-func TestAcquireAll_NextCallerReplacesTheDefaultThatOneWhoLeftFound(t *testing.T) {
-	t.Parallel()
-	each(t, map[string]*lua.Script{
-		"the try was under way": lua.AcquireAll,
-		"the try waited":        lua.Acquire,
-	}, func(t *testing.T, late *lua.Script) {
-		onFar(t, 5, 0, func(t *testing.T, e *far) {
-			both := newerDefaults(t, e)
-			e.delays(late, 100*time.Millisecond)
-			for i := range 4 { // more than the flights that leave at once
-				go func() {
-					e.take(t, testLimiter(fmt.Sprint("{x}", i), hourly), 1)
-				}()
-				synctest.Wait()
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			_, err := e.AcquireAll(ctx, both, decide.Ask{})
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			time.Sleep(time.Second)
-			_, err = e.AcquireAll(t.Context(), both, decide.Ask{})
-			require.NoError(t, err)
-			rate, err := e.Rate(t.Context(), both[0].Limiter)
-			require.NoError(t, err)
-			assert.EqualValues(t, 20, rate.Permits)
-		})
-	})
-}
-
 // eachLeaver runs test with a caller of two limiters whose context, deadline or time for an answer ends after 100 ms.
 func eachLeaver(t *testing.T, test func(t *testing.T, e *far, leave func(both []Claim) error)) {
 	t.Helper()
@@ -185,81 +155,6 @@ func (m *masters) move(key string, to *redis.Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.of[key] = to
-}
-
-// Callers of two limiters don't wait for a lock that is held for a third, on their master or on another.
-func TestQueue_HasALockOfItsOwn(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	one := &redis.Client{}
-	e := newTestEngine(&masters{Redis: rdb, of: map[string]*redis.Client{"a": one, "b": one, "c": {}}})
-	held := testLimiter("a", hourly)
-	q, err := e.lock(t.Context(), held)
-	require.NoError(t, err)
-	for _, name := range []string{"b", "c"} {
-		for range 2 {
-			e.take(t, testLimiter(name, hourly), 1)
-		}
-	}
-	q.unlock()
-	e.take(t, held, 1)
-	require.NoError(t, e.Close(t.Context()))
-	assert.Zero(t, e.lanes.Work())
-}
-
-// A limiter's requests gather, wait and are answered while its keys move from master to master, and back.
-func TestQueue_MovesWithItsKeys(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, m := redistest.Mini(t)
-		rdb := redistest.MiniClient(t, m, &redistest.Options{PoolSize: 4, MaxConcurrentDials: 1})
-		const trip = 200 * time.Millisecond
-		from, to := &redis.Client{}, &redis.Client{}
-		servers := &masters{Redis: rdb, of: map[string]*redis.Client{"a": from}}
-		e := newTestEngine(servers)
-		l := testLimiter("a", "11 60000 0 0")
-		for range 2 { // the server knows the scripts
-			e.take(t, l, 1)
-		}
-		var trips redistest.Trips
-		trips.Take(trip)
-		rdb.AddHook(redistest.Hook(trips.Send))
-
-		var all sync.WaitGroup
-		start := time.Now()
-		var ends []time.Duration
-		var mu sync.Mutex
-		take := func(permits int64, wait bool) {
-			all.Go(func() {
-				e.asks(t, l, decide.Ask{Permits: permits, MayWait: wait})
-				mu.Lock()
-				defer mu.Unlock()
-				ends = append(ends, time.Since(start))
-			})
-			synctest.Wait()
-		}
-		for range 5 { // the first ones are all that may be under way, the others gather
-			take(1, false)
-		}
-		servers.move("a", to)
-		take(1, false) // those that have gathered leave with it
-		q := l.queue.Load()
-		require.NotNil(t, q)
-		assert.Same(t, e.lanes.To(t.Context(), "a"), q.lane.Load())
-		all.Wait()
-		assert.Less(t, ends[len(ends)-1], 2*trip, fmt.Sprint("all go at once: ", ends))
-
-		take(5, true) // waits in line
-		servers.move("a", from)
-		take(4, true)
-		servers.move("a", to)
-		time.Sleep(time.Second)
-		require.NoError(t, e.Release(t.Context(), l, 2))
-		all.Wait()
-		synctest.Wait()
-		assert.Zero(t, e.lanes.Work())
-		require.NoError(t, e.Close(t.Context()))
-	})
 }
 
 // Callers come and go while their keys move: each is answered, and nothing is left behind.
@@ -392,32 +287,6 @@ func (e *far) leased(t *testing.T, l *Limiter) (taken, left int64) {
 	return taken, l.prefetched.current.Load().Left()
 }
 
-// Who wants more than a lease has left ends it. Its rest goes back before Redis decides, which a remembered refusal
-// knows nothing of.
-func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
-	t.Parallel()
-	each(t, map[string]func(e *far, l *Limiter, permits int64) bool{
-		"alone": func(e *far, l *Limiter, permits int64) bool { return e.TakeLeased(t.Context(), l, permits) },
-		"with figures": func(e *far, l *Limiter, permits int64) bool {
-			return e.FromMemory(t.Context(), l, &decide.Ask{Permits: permits, Figures: true}, &decide.Answer{})
-		},
-	}, func(t *testing.T, ask func(e *far, l *Limiter, permits int64) bool) {
-		onFar(t, 5, 0, func(t *testing.T, e *far) {
-			const rate = 100_000
-			l := testLimiter("a", "100000 3600000 0 0")
-			l.Lease, l.Refusals = &lease.Planner{Most: rate}, e.NewRefusals(l.Config)
-			taken, left := e.leased(t, l)
-			l.Refusals.Note(1, time.Now(), l.Refusals.Now(), limit.Decision{Limit: rate, RetryAfter: time.Hour}, time.Time{})
-
-			assert.False(t, ask(e, l, left+1))
-			assert.Nil(t, l.prefetched.current.Load())
-			assert.False(t, e.FromMemory(t.Context(), l, &decide.Ask{Permits: left + 1}, &decide.Answer{}), "the refusal is too old")
-			e.take(t, l, left+1)
-			e.free(t, l, rate-taken-left-1)
-		})
-	})
-}
-
 // A caller who ends a lease by asking for more than is left has the rest: it goes back also if the Engine closes meanwhile.
 func TestLease_RestGoesBackThoughACallerFindsItDuringClose(t *testing.T) {
 	t.Parallel()
@@ -432,5 +301,23 @@ func TestLease_RestGoesBackThoughACallerFindsItDuringClose(t *testing.T) {
 			}
 		}))
 		e.free(t, l, 1000-taken)
+	})
+}
+
+// Who wants more than a lease has left ends it. Its rest goes back before Redis decides, which a remembered refusal
+// knows nothing of.
+func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
+	t.Parallel()
+	onFar(t, 5, 0, func(t *testing.T, e *far) {
+		const rate = 100_000
+		l := testLimiter("a", "100000 3600000 0 0")
+		l.Lease, l.Refusals = &lease.Planner{Most: rate}, e.NewRefusals(l.Config)
+		taken, left := e.leased(t, l)
+		l.Refusals.Note(1, time.Now(), l.Refusals.Now(), limit.Decision{Limit: rate, RetryAfter: time.Hour}, time.Time{})
+		assert.False(t, e.TakeLeased(t.Context(), l, left+1))
+		assert.Nil(t, l.prefetched.current.Load())
+		assert.False(t, e.FromMemory(t.Context(), l, &decide.Ask{Permits: left + 1}, &decide.Answer{}), "the refusal is too old")
+		e.take(t, l, left+1)
+		e.free(t, l, rate-taken-left-1)
 	})
 }

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -92,13 +90,6 @@ func (e *far) free(t *testing.T, l *Limiter, want int64) {
 	assert.NoError(t, other.Close(t.Context()))
 }
 
-// A farTest is a test of an Engine at the end of a wire on which round trips take so long.
-type farTest struct {
-	most int
-	trip time.Duration
-	run  func(t *testing.T, e *far)
-}
-
 // each runs test for each row, as a parallel subtest.
 func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
 	t.Helper()
@@ -126,108 +117,6 @@ func (e *Engine) take(t *testing.T, l *Limiter, permits int64) {
 	e.asks(t, l, decide.Ask{Permits: permits})
 }
 
-var farTests = map[string]farTest{
-	"a single caller is sent at once": {2, 900 * time.Millisecond, func(t *testing.T, e *far) {
-		l := testLimiter("a", hourly)
-		start := time.Now()
-		for i := range 5 {
-			e.Go(func() {
-				e.take(t, l, 1)
-				if i < 2 { // the second does not wait for the first one's return
-					assert.Equal(t, 900*time.Millisecond, time.Since(start))
-				}
-			})
-			synctest.Wait()
-		}
-		e.withQueue(l.Config, func(q *queue) { assert.Equal(t, 3, q.gathered.count) }) // go together once one is back
-		e.Wait()
-		assert.Equal(t, []int{1, 1, 1}, e.Sizes())
-	}},
-	// A round of the line that takes two batches ends if those of the second have
-	// gone before it left.
-	"a pass ends if its second batch has gone": {2, 0, func(t *testing.T, e *far) {
-		first, second := testLimiter("a", "2 10000 0 0"), testLimiter("a", "3 10000 0 0")
-		e.take(t, first, 1)
-		ctx, cancel := context.WithCancel(t.Context())
-		start := time.Now()
-		e.Go(func() {
-			e.asks(t, first, decide.Ask{Permits: 2, MayWait: true})
-			assert.Less(t, time.Since(start), 16*time.Second)
-		})
-		synctest.Wait()
-		e.Go(func() { // in a batch of its own, for its default
-			_, err := acquire(ctx, e.Engine, second, decide.Ask{Permits: 2, MayWait: true})
-			assert.ErrorIs(t, err, context.Canceled)
-		})
-		time.Sleep(5 * time.Second)
-		e.take(t, first, 1)
-
-		// The first has asked for an interval at 10 s: a round asks for both.
-		e.Take(900 * time.Millisecond)
-		time.Sleep(5*time.Second + 100*time.Millisecond)
-		assert.NoError(t, e.runJob(t.Context(), first, &job{since: time.Now(), run: func(context.Context, *job) error {
-			cancel() // the first batch has landed
-			synctest.Wait()
-			return nil
-		}}))
-		e.Wait()
-	}},
-	// Callers who wait for permits of a server that answers no call any more learn that in
-	// time, however many limiters have callers in line.
-	"lines on a silent server end in time": {2, 0, func(t *testing.T, e *far) {
-		const interval = 30 * time.Second
-		for i := range 100 {
-			l := testLimiter(fmt.Sprint("limiter", i), "1 30000 0 0")
-			start := time.Now()
-			e.take(t, l, 1)
-			for range 3 {
-				e.Go(func() {
-					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true})
-					assert.ErrorIs(t, err, limit.ErrUnavailable)
-					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
-				})
-				synctest.Wait()
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		e.Take(time.Minute)
-		e.Wait()
-	}},
-}
-
-func TestFarEngine(t *testing.T) {
-	t.Parallel()
-	each(t, farTests, func(t *testing.T, test farTest) { onFar(t, test.most, test.trip, test.run) })
-}
-
-// Nothing is sent for those who leave while they gather: one of three, or all.
-func TestAcquire_CancelledWhileGatheredIsNotSent(t *testing.T) {
-	t.Parallel()
-	for leaving, trips := range map[int][]int{1: {1, 1}, 3: {1}} {
-		onFar(t, 1, 900*time.Millisecond, func(t *testing.T, e *far) {
-			l := testLimiter("a", hourly)
-			e.Go(func() { e.take(t, testLimiter("b", hourly), 1) })
-			synctest.Wait()
-			gone, cancel := context.WithCancel(t.Context())
-			for i := range 3 {
-				e.Go(func() {
-					if i >= leaving {
-						e.take(t, l, 5)
-						return
-					}
-					_, err := acquire(gone, e.Engine, l, decide.Ask{Permits: 5})
-					assert.ErrorIs(t, err, context.Canceled)
-				})
-			}
-			synctest.Wait()
-			cancel()
-			e.Wait()
-			assert.Equal(t, trips, e.Sizes())
-			assert.EqualValues(t, 99-5*(3-leaving), e.asks(t, l, decide.Ask{Permits: 1, Figures: true}).Remaining)
-		})
-	}
-}
-
 // cameAt returns a request that came at that time.
 func cameAt(at time.Time) *request { return &request{place: place{since: at}} }
 
@@ -245,32 +134,6 @@ func since(requests []*request) (all []time.Time) {
 		all = append(all, r.since)
 	}
 	return all
-}
-
-// Requests stand in line in the order in which they came, whenever they were refused
-// and whichever have left meanwhile.
-func TestLine_KeepsOrderOfArrival(t *testing.T) {
-	t.Parallel()
-	start := time.Now()
-	for seed := range uint64(50) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		var l line
-		var in []*request
-		for range 400 {
-			if len(in) > 0 && random.IntN(3) == 0 {
-				i := random.IntN(len(in))
-				l.drop(in[i])
-				in = slices.Delete(in, i, i+1)
-				continue
-			}
-			r := cameAt(start.Add(time.Duration(random.IntN(100))))
-			l.insert(r)
-			in = append(in, r)
-		}
-		slices.SortStableFunc(in, func(a, b *request) int { return a.since.Compare(b.since) })
-		require.Equal(t, since(in), since(requestsIn(&l)), "seed %d", seed)
-		require.Equal(t, len(in), l.count)
-	}
 }
 
 // The first in line is the only one that is asked for until it has been that for an interval, whatever came before it.
@@ -365,39 +228,6 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 			assert.Zero(t, e.lanes.Work())
 			e.take(t, a, 100)
 			e.take(t, b, 100)
-		})
-	})
-}
-
-func TestRelease_SharedCallKeepsOwnTimeouts(t *testing.T) {
-	t.Parallel()
-	type row struct {
-		trip time.Duration // of the answer to the two
-		last error
-	}
-	each(t, map[string]row{
-		"the answer comes late": {400 * time.Millisecond, nil},
-		"no answer comes":       {time.Minute, limit.ErrUnknownOutcome},
-	}, func(t *testing.T, tt row) {
-		onFar(t, 8, 0, func(t *testing.T, e *far) {
-			l := testLimiter("a", hourly)
-			e.take(t, l, 30)
-			assert.NoError(t, e.Release(t.Context(), l, 1)) // the server knows the script
-			release := func(want error) {
-				e.Go(func() {
-					start := time.Now()
-					assert.ErrorIs(t, e.Release(t.Context(), l, 1), want)
-					assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
-				})
-			}
-			e.Take(2800 * time.Millisecond)
-			release(nil) // what comes next waits for it
-			time.Sleep(100 * time.Millisecond)
-			e.Take(tt.trip)
-			release(limit.ErrUnknownOutcome) // its time ends while the two are under way
-			time.Sleep(2600 * time.Millisecond)
-			release(tt.last)
-			e.Wait()
 		})
 	})
 }
