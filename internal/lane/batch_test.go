@@ -64,54 +64,6 @@ func TestBatch_HasRoomForSoManyRequestsAndRuns(t *testing.T) {
 	assert.True(t, runs.Add(1, false, 0), "one more of the last")
 }
 
-// Each caller learns what the script decided for its request, in order.
-func TestBatch_AnswersWalkTheRequests(t *testing.T) {
-	t.Parallel()
-	const wait, more = 30 * time.Millisecond, 70 * time.Millisecond
-	answer := func(taken, remaining int64, retry time.Duration) lane.Result {
-		return lane.Result{Taken: taken, Decision: limit.Decision{
-			Granted: taken > 0, Limit: 10, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Second,
-		}}
-	}
-	exceeds, nothing, unasked := answer(0, 3, 0), answer(0, 3, 0), answer(0, 3, 0)
-	exceeds.Exceeds, nothing.Decision.Granted, unasked.Unasked = true, true, true
-	for name, tt := range map[string]struct {
-		add   func(b *lane.Batch)
-		taken int64
-		want  []lane.Result
-	}{
-		"in line, the first that is refused holds up the rest": {
-			func(b *lane.Batch) {
-				b.Add(5, true, 0)
-				b.Add(5, true, 0)
-				b.Add(1, true, 0)
-				b.Add(1, false, 0)
-				b.Add(4, false, 0)
-			}, 1,
-			[]lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0), answer(0, 2, more)},
-		},
-		"more than the limit, and nothing": {
-			func(b *lane.Batch) { b.Add(11, false, 0); b.Add(0, false, 0) }, 0, []lane.Result{exceeds, nothing},
-		},
-		"up to": {
-			func(b *lane.Batch) { b.AddUpTo(2); b.AddUpTo(4); b.AddUpTo(3) }, 3,
-			[]lane.Result{answer(2, 1, 0), answer(1, 0, 0), answer(0, 0, more)},
-		},
-		"each run has its wait": {
-			func(b *lane.Batch) { b.Add(4, false, 0); b.Add(4, false, 0); b.Add(5, false, 0); b.Add(3, false, 0) }, 3,
-			[]lane.Result{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)},
-		},
-	} {
-		var b lane.Batch
-		tt.add(&b)
-		waits := []int64{wait.Milliseconds(), more.Milliseconds()}
-		assert.Equal(t, tt.want, b.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: tt.taken, Reset: time.Second, RetryAfters: waits}), name)
-	}
-	var b lane.Batch
-	b.Add(1, false, 0)
-	assert.False(t, b.Results(nil, lane.Outcome{})[0].Exceeds, "a limit of 0 refuses all")
-}
-
 // gathered is a caller's request, for which a flight takes what call returns.
 type gathered struct {
 	lane.Pending
@@ -166,21 +118,6 @@ var waveTests = map[string]rigTest{
 				r.lane.EndBy(wave, h.Last)
 			})
 		})
-		r.Wait()
-	}},
-	"is shared by those who come while its flight asks": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
-		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
-		first, other := newAsk("first", script.Call{}), newAsk("other", script.Call{})
-		var shared *lane.Wave
-		wave := r.lane.Ready(&gathered{call: func(l *lane.Lane) *lane.Call {
-			shared = l.Ready(other) // it comes while a flight asks
-			return first.call
-		}})
-		close(r.Hold)
-		<-first.done
-		<-other.done
-		assert.Same(t, wave, shared)
-		assert.Equal(t, []int{1, 1, 2}, r.Sizes())
 		r.Wait()
 	}},
 	// Flights that wait for replicas are late later, and with them the waves that callers share.

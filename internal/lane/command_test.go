@@ -21,7 +21,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -75,17 +74,6 @@ var commandTests = map[string]rigTest{
 		assert.LessOrEqual(t, r.Most(), 10)
 		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(commands-1)).Val())
 	}},
-	// Calls that are repeated and calls that are not go in flights of their own, however they come.
-	"of two kinds go in flights of their own": {conditions{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
-		const commands = 4000
-		start := time.Now()
-		r.commands(t, commands, func(i int) bool { return i%2 == 0 })
-		asked := time.Now()
-		r.mustAsk(t, commands)
-		assert.LessOrEqual(t, time.Since(asked), 200*time.Millisecond)
-		r.Wait()
-		assert.LessOrEqual(t, time.Since(start), 800*time.Millisecond)
-	}},
 	// A call that is not repeated has the time of a call for its one attempt. Decisions beside
 	// it are repeated after a third of that nevertheless.
 	"decisions beside changes are repeated in time": {conditions{held: true}, 64, func(t *testing.T, r *rig) {
@@ -103,20 +91,6 @@ var commandTests = map[string]rigTest{
 		time.Sleep(script.DefaultTimeout / 2)
 		r.Stuck.Store(false)
 		r.Wait()
-	}},
-	// Finished calls are forgotten even while a server sends no answers and reads nothing more.
-	"that are over are forgotten": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
-		var kept []weak.Pointer[script.Keys]
-		for i := range 60 {
-			for j := range 100 {
-				c := commandOf(100*i + j)
-				kept = append(kept, weak.Make(c.Keys))
-				r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
-			}
-			time.Sleep(script.DefaultTimeout)
-		}
-		assert.LessOrEqual(t, alive(kept), 200, "beside what is under way")
-		close(r.Hold)
 	}},
 	// A caller that goes away leaves no call behind that was not sent, and learns whether it
 	// may have run.
@@ -282,51 +256,6 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 	})
 }
 
-func TestCommands_NeedNoReplicas(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartRedis(t)
-	lanes := lane.New(script.NewConn(server.Client(t, nil), time.Minute), nil)
-	lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: time.Millisecond})
-	reply, err := lanes.Run(t.Context(), commandOf(100))
-	require.NoError(t, err)
-	assert.EqualValues(t, 1, reply)
-}
-
-// onWindows runs test in a bubble with a limiter of so many permits an hour for each key, whose calls take 900 ms, and which
-// has that many flights under way at most.
-func onWindows(t *testing.T, permits int64, most int, test func(t *testing.T, r *rig, l *fixedwindow.Limiter)) {
-	t.Helper()
-	onRig(t, conditions{trip: 900 * time.Millisecond}, 2*most, func(t *testing.T, r *rig) {
-		require.NoError(t, r.direct.ScriptLoad(t.Context(), lua.FixedWindow.Source).Err())
-		test(t, r, fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: permits, Window: time.Hour}))
-	})
-}
-
-func TestBatch_NextDoesNotWaitForAnswer(t *testing.T) {
-	t.Parallel()
-	for _, keys := range [][]string{{"a", "a"}, {"a", "b"}} {
-		onWindows(t, 10, 2, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
-			start := time.Now()
-			r.start(2, func(i int) {
-				assert.True(t, limittest.Take(t, l, keys[i], 1).Granted)
-				assert.Equal(t, 900*time.Millisecond, time.Since(start))
-			})
-			assert.Equal(t, []int{1, 1}, r.Sizes())
-			r.Wait()
-		})
-	}
-}
-
-// One call is for no more permits than the limiter says.
-func TestBatch_OfAKeyIsBounded(t *testing.T) {
-	t.Parallel()
-	onWindows(t, fixedwindow.MaxLimit, 1, func(t *testing.T, r *rig, l *fixedwindow.Limiter) {
-		r.start(4, func(int) { _, _ = l.Take(t.Context(), "a", fixedwindow.MaxLimit/10*4) })
-		r.Wait()
-		assert.Equal(t, []int{1, 1, 1}, r.Sizes(), "one, two and one")
-	})
-}
-
 // A call of several steps has the time of a call once more when a step is answered, also while the next is refused.
 func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 	t.Parallel()
@@ -347,34 +276,6 @@ func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, int64(7), reply)
 	})
-}
-
-// Calls that have waited for a silent server until they have hardly any time left go to it one at a time too, at the
-// pace of others.
-func TestCommandsWithLittleTimeLeftProbeASilentServerAtItsPace(t *testing.T) {
-	t.Parallel()
-	for _, repeat := range []bool{false, true} {
-		for _, every := range []time.Duration{0, 10 * time.Millisecond} {
-			onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
-				r.Stuck.Store(true)
-				command := func(i int) {
-					c := commandOf(i)
-					c.Repeat = repeat
-					r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
-				}
-				command(0)
-				time.Sleep(script.DefaultTimeout / 8) // it is silent
-				r.Forget()
-				start := time.Now()
-				for i := range 300 {
-					command(i)
-					time.Sleep(every)
-				}
-				time.Sleep(2*script.DefaultTimeout - time.Since(start))
-				assert.LessOrEqual(t, len(r.Sizes()), 3+2*9, "one each ninth of a call's time")
-			})
-		}
-	}
 }
 
 // A change under way whose caller has gone is repeated only if Late is to learn what has become of it.
@@ -408,4 +309,16 @@ func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
 			assert.Equal(t, tt.late, told.Load() == 1)
 		})
 	}
+}
+
+// One call is for no more permits than the limiter says.
+func TestBatch_OfAKeyIsBounded(t *testing.T) {
+	t.Parallel()
+	onRig(t, conditions{trip: 900 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
+		require.NoError(t, r.direct.ScriptLoad(t.Context(), lua.FixedWindow.Source).Err())
+		l := fixedwindow.New(rratelimiter.New(r.rdb), fixedwindow.Config{Limit: fixedwindow.MaxLimit, Window: time.Hour})
+		r.start(4, func(int) { _, _ = l.Take(t.Context(), "a", fixedwindow.MaxLimit/10*4) })
+		r.Wait()
+		assert.Equal(t, []int{1, 1, 1}, r.Sizes(), "one, two and one")
+	})
 }

@@ -217,60 +217,6 @@ func TestDeadConnection_CallIsRepeatedWhileOthersAreAnswered(t *testing.T) {
 	})
 }
 
-var observerTests = map[string]rigTest{
-	// The observer learns of flights that decide requests, not of changes.
-	"learns of flights": {conditions{trip: 10 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
-		s := &seen{}
-		r.lanes.Observer = observe.New(s, nil)
-		told := func() []limit.Flight {
-			synctest.Wait()
-			return s.flights.Take()
-		}
-		r.mustAsk(t, 0)
-		assert.Empty(t, told(), "it decides nothing")
-		ask := func(i int) {
-			a := newAsk(keyOf(i), script.Call{Repeat: true})
-			a.call.Requests = 3
-			_, _ = a.by(r)
-		}
-		r.start(3, ask)
-		r.Wait()
-		one := limit.Flight{Requests: 3, Calls: 1, RoundTrip: 10 * time.Millisecond}
-		two := limit.Flight{Requests: 6, Calls: 2, RoundTrip: 10 * time.Millisecond}
-		assert.Equal(t, []limit.Flight{one, two}, told())
-		r.Loses.Store(1)
-		r.start(1, ask)
-		r.Wait()
-		all := told()
-		assert.Len(t, all, 2)
-		assert.ErrorIs(t, all[0].Err, os.ErrDeadlineExceeded)
-		assert.Zero(t, all[0].Repeats)
-		one.Repeats = 1
-		assert.Equal(t, one, all[1])
-	}},
-	// Whether the server answers at all is said when that changes.
-	"learns when the server falls silent": {conditions{}, 64, func(t *testing.T, r *rig) {
-		s := &seen{}
-		r.lanes.Observer = observe.New(s, nil)
-		r.mustAsk(t, 0)
-		r.Stuck.Store(true)
-		r.start(10, func(i int) { _, _ = r.ask(i, script.Call{Repeat: true}) })
-		time.Sleep(script.DefaultTimeout)
-		assert.Equal(t, []limit.EventKind{limit.ServerSilent}, s.kinds())
-		r.Stuck.Store(false)
-		r.Wait()
-		time.Sleep(script.DefaultTimeout)
-		r.mustAsk(t, 0)
-		synctest.Wait()
-		assert.Equal(t, []limit.EventKind{limit.ServerSilent, limit.ServerAnswers}, s.kinds())
-	}},
-}
-
-func TestObserver(t *testing.T) {
-	t.Parallel()
-	onRigs(t, observerTests)
-}
-
 func TestDetached_ErrorSaysWhyTheCallerLeft(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("it failed")
@@ -359,6 +305,7 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	lanes := lane.New(script.NewConn(s, 0), nil)
 	one, two := lanes.Breaker(t.Context(), "one"), lanes.Breaker(t.Context(), "two")
 	assert.NotSame(t, one, two, "each master has its own")
+	assert.NotSame(t, lanes.To(t.Context(), "one"), lanes.To(t.Context(), "two"))
 	assert.Same(t, one, lanes.Breaker(t.Context(), "one"), "and keeps it while another is asked")
 	locked := lanes.Lock(t.Context(), "two")
 	defer locked.Unlock()
@@ -392,137 +339,73 @@ func (s *seen) Happened(e limit.Event) { s.events.Add(e) }
 
 func (s *seen) Landed(f limit.Flight) { s.flights.Add(f) }
 
-func (s *seen) kinds() (all []limit.EventKind) {
-	for _, e := range s.events.All() {
-		all = append(all, e.Kind)
-	}
-	return all
+// The observer learns of flights that decide requests, not of changes.
+func TestObserver_LearnsOfFlights(t *testing.T) {
+	t.Parallel()
+	onRig(t, conditions{trip: 10 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
+		s := &seen{}
+		r.lanes.Observer = observe.New(s, nil)
+		told := func() []limit.Flight {
+			synctest.Wait()
+			return s.flights.Take()
+		}
+		r.mustAsk(t, 0)
+		assert.Empty(t, told(), "it decides nothing")
+		ask := func(i int) {
+			a := newAsk(keyOf(i), script.Call{Repeat: true})
+			a.call.Requests = 3
+			_, _ = a.by(r)
+		}
+		r.start(3, ask)
+		r.Wait()
+		one := limit.Flight{Requests: 3, Calls: 1, RoundTrip: 10 * time.Millisecond}
+		two := limit.Flight{Requests: 6, Calls: 2, RoundTrip: 10 * time.Millisecond}
+		assert.Equal(t, []limit.Flight{one, two}, told())
+		r.Loses.Store(1)
+		r.start(1, ask)
+		r.Wait()
+		all := told()
+		assert.Len(t, all, 2)
+		assert.ErrorIs(t, all[0].Err, os.ErrDeadlineExceeded)
+		assert.Zero(t, all[0].Repeats)
+		one.Repeats = 1
+		assert.Equal(t, one, all[1])
+	})
 }
 
-// replicated is a lane whose flights wait a second for two replicas.
-type replicated struct {
-	*rig
-	*seen
-
-	confirmed any           // what they answer
-	after     time.Duration // so late
-	waits     atomic.Int32
-}
-
-func onReplicated(t *testing.T, test func(t *testing.T, r *replicated)) {
-	t.Helper()
-	onRig(t, conditions{}, 64, func(t *testing.T, of *rig) {
-		r := &replicated{rig: of, seen: &seen{}, confirmed: int64(2)}
-		r.lanes.Observer = observe.New(r.seen, nil)
+// That replicas are behind is said once, and that they keep up once they have done so for a second.
+func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
+	t.Parallel()
+	onRig(t, conditions{}, 64, func(t *testing.T, r *rig) {
+		s, confirmed := &seen{}, any(nil) // what the replicas answer
+		r.lanes.Observer = observe.New(s, nil)
 		r.Answer(func(cmds []redis.Cmder, _ error) error {
 			wait := cmds[len(cmds)-1].(script.Command)
-			if wait.Name() != "wait" {
-				return nil
-			}
 			assert.Equal(t, []any{"wait", 2, int64(1000)}, wait.Args())
-			r.waits.Add(1)
-			time.Sleep(r.after)
-			err, _ := r.confirmed.(error)
+			err, _ := confirmed.(error)
 			if wait.SetErr(err); err == nil {
-				wait.SetVal(r.confirmed)
+				wait.SetVal(confirmed)
 			}
 			return nil
 		})
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 2, Wait: time.Second})
 		r.lane = r.lanes.To(t.Context(), "key")
-		test(t, r)
-	})
-}
-
-// What takes no permits does not wait for replicas, also beside a call that does.
-func TestReplicas_OnlyDecisionsWait(t *testing.T) {
-	t.Parallel()
-	onReplicated(t, func(t *testing.T, r *replicated) {
-		r.confirmed, r.after = int64(0), time.Second
-		do := func(requests int, check func(took time.Duration, call *lane.Call)) {
-			call := &lane.Call{Call: *commandOf(requests), Requests: requests}
-			call.Repeat = true
-			r.Go(func() {
-				start := time.Now()
-				done, err := r.lanes.Do(t.Context(), call)
-				assert.True(t, done)
-				assert.NoError(t, err)
-				check(time.Since(start), call)
-			})
-		}
-		for range 10 {
-			do(1, func(took time.Duration, call *lane.Call) {
-				assert.GreaterOrEqual(t, took, time.Second)
-				assert.Error(t, call.Short)
-			})
-			time.Sleep(time.Millisecond)
-			do(0, func(took time.Duration, call *lane.Call) {
-				assert.Less(t, took, time.Second/2)
-				assert.NoError(t, call.Short)
-			})
-			time.Sleep(2 * time.Second)
-		}
-		r.Wait()
-	})
-}
-
-// decision is a call that waits for replicas: it decides a request.
-func decision(key string, repeat bool) *ask {
-	a := newAsk(key, script.Call{Repeat: repeat})
-	a.call.Requests = 1
-	return a
-}
-
-func TestReplicas_GrantCountsOnceTheyConfirmIt(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		confirmed any
-		lost      int32  // attempts before
-		want      string // nothing: the grant counts
-	}{
-		{int64(2), 0, ""},
-		{int64(3), 0, ""},
-		{int64(1), 0, "1 of the 2 replicas"},
-		{"two", 0, "two of the 2 replicas"},
-		{redistest.AnswerError("ERR no"), 0, "WAIT failed: ERR no"},
-		{errors.New("the answer was lost"), 0, "WAIT failed: the answer was lost"},
-		// A repeat finds what an earlier attempt was granted and writes nothing, so WAIT says nothing about it.
-		{int64(2), 2, "too often"},
-	} {
-		onReplicated(t, func(t *testing.T, r *replicated) {
-			r.confirmed = tt.confirmed
-			r.Loses.Store(tt.lost)
-			a := decision("key", tt.lost > 0)
-			reply, err := a.by(r.rig)
-			assert.NoError(t, err)
-			assert.EqualValues(t, 1, reply)
-			assert.EqualValues(t, 1, r.waits.Load())
-			if tt.want == "" {
-				assert.NoError(t, a.call.Short)
-				return
-			}
-			assert.ErrorIs(t, a.call.Short, limit.ErrNotReplicated)
-			assert.ErrorContains(t, a.call.Short, tt.want)
-			assert.False(t, script.IsAnswer(a.call.Short))
-		})
-	}
-}
-
-// That they are behind is said once, and that they keep up once they have done so for a second.
-func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
-	t.Parallel()
-	onReplicated(t, func(t *testing.T, r *replicated) {
-		asks := func(told any, wait time.Duration, want ...limit.EventKind) {
+		asks := func(told any, pause time.Duration, want ...limit.EventKind) {
 			t.Helper()
-			time.Sleep(wait)
-			r.confirmed = told
-			_, _ = decision("key", false).by(r.rig)
+			time.Sleep(pause)
+			confirmed = told
+			a := newAsk("key", script.Call{})
+			a.call.Requests = 1 // it decides, so it waits for them
+			_, _ = a.by(r)
 			synctest.Wait()
-			assert.Equal(t, want, r.kinds())
+			var kinds []limit.EventKind
+			for _, e := range s.events.All() {
+				kinds = append(kinds, e.Kind)
+			}
+			assert.Equal(t, want, kinds)
 		}
-		lost := errors.New("the answer was lost")
 		asks(int64(2), 0)
-		asks(lost, 0)
+		asks(errors.New("the answer was lost"), 0)
 		asks(int64(1), 0, limit.ReplicasBehind)
 		asks(redistest.AnswerError("ERR no"), 900*time.Millisecond, limit.ReplicasBehind)
 		asks(int64(2), 200*time.Millisecond, limit.ReplicasBehind)
