@@ -14,11 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 // callTime is how long a call may take: its caller, which waits no longer than the question's
@@ -137,25 +135,6 @@ func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
 	})
 }
 
-// Steps that are answered restart a call's time, but a caller whose permits may be taken gets to know in time.
-func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		conn, call := begun()
-		done, _ := call.Ended(conn, nil, io.EOF)
-		assert.False(t, done)
-		for range 5 {
-			assert.False(t, call.Overdue(conn, time.Now()))
-			call.Begin(conn)
-			time.Sleep(script.DefaultTimeout / 3)
-			done, _ = call.Ended(conn, []any{"again", "token"}, nil)
-			assert.False(t, done)
-		}
-		time.Sleep(script.DefaultTimeout / 3)
-		assert.True(t, call.Overdue(conn, time.Now()))
-	})
-}
-
 // reloads counts how often it is asked to find out again which master has which slot.
 type reloads struct {
 	script.Redis
@@ -175,38 +154,6 @@ func TestCall_ReloadsClusterOfAServerThatIsGone(t *testing.T) {
 		assert.False(t, done)
 		assert.Equal(t, want, rdb.count, op)
 	}
-}
-
-func TestIntegers_AreAllAndEnough(t *testing.T) {
-	t.Parallel()
-	numbers, err := script.Integers([]any{int64(1), int64(2)}, 1)
-	require.NoError(t, err)
-	assert.Equal(t, []int64{1, 2}, numbers)
-	for _, reply := range []any{nil, int64(1), "1", []any{}, []any{int64(1)}, []any{int64(1), "2"}, []any{int64(1), int64(2), "3"}} {
-		_, err := script.Integers(reply, 2)
-		require.ErrorContains(t, err, "unexpected answer", reply)
-	}
-}
-
-func TestCall_ReportsRepeatedToken(t *testing.T) {
-	t.Parallel()
-	pages := limitertest.NewScript(`if redis.call('INCR', KEYS[1]) == 1 then return {'again', 'more'} end
-return 'done'`)
-	var tokens []string
-	var repeated []bool
-	virtual(t, meets(io.EOF, nil, io.EOF, nil), func(t *testing.T, s *scene) {
-		require.NoError(t, s.rdb.ScriptLoad(t.Context(), pages.Source).Err())
-		call := script.Call{Script: pages, Keys: script.KeysOf("key"), Repeat: true}
-		call.Args = script.ArgumentsFunc(func(all []any, a script.Attempt) []any {
-			tokens, repeated = append(tokens, a.Token), append(repeated, a.Repeated)
-			return all
-		})
-		reply, err := newConn(s.rdb).Run(t.Context(), &call)
-		require.NoError(t, err)
-		assert.Equal(t, "done", reply)
-		assert.Equal(t, []string{"", "", "more", "more"}, tokens)
-		assert.Equal(t, []bool{false, true, false, true}, repeated)
-	})
 }
 
 func TestTogetherAndApart(t *testing.T) {
@@ -238,52 +185,6 @@ func TestTogetherAndApart(t *testing.T) {
 type downRing struct{ script.Redis }
 
 func (downRing) GetShardClientForKey(string) (*redis.Client, error) { return nil, redis.ErrClosed }
-
-func TestOnceAndRead(t *testing.T) {
-	t.Parallel()
-	virtual(t, nil, func(t *testing.T, s *scene) {
-		conn := newConn(s.rdb)
-		do := func(ctx context.Context, reads bool, key string, words ...any) (any, error) {
-			if reads {
-				return conn.Read(ctx, lua.Command, script.KeysOf(key), words...)
-			}
-			return conn.Once(ctx, lua.Command, script.KeysOf(key), words...)
-		}
-		incr := func(ctx context.Context, reads bool) (any, error) { return do(ctx, reads, "n", "INCR") }
-
-		reply, err := incr(t.Context(), false)
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), reply)
-		_, err = do(t.Context(), true, "nothing", "GET")
-		require.ErrorIs(t, err, redis.Nil)
-		require.NotErrorIs(t, err, script.ErrLost)
-		_, err = do(t.Context(), false, "n", "HSET", "field", 1)
-		require.Equal(t, "WRONGTYPE", script.Code(err), err)
-		s.nowMeets(nil)
-
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_, err = incr(ended, false)
-		require.ErrorIs(t, err, context.Canceled)
-		require.NotErrorIs(t, err, script.ErrLost, "it was not sent")
-		assert.Empty(t, s.Sizes())
-
-		s.nowMeets(func(int) error {
-			time.Sleep(time.Minute)
-			return nil
-		})
-		for _, reads := range []bool{false, true} {
-			start := time.Now()
-			soon, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, err = incr(soon, reads)
-			cancel()
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.Equal(t, time.Second, time.Since(start))
-			assert.Equal(t, !reads, errors.Is(err, limit.ErrUnknownOutcome))
-		}
-		time.Sleep(time.Hour)
-	})
-}
 
 // hungCluster never finds out which master has a key.
 type hungCluster struct{ script.Redis }

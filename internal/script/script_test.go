@@ -93,27 +93,6 @@ func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.
 	return to.Run(ctx, &call)
 }
 
-func TestNoScript(t *testing.T) {
-	t.Parallel()
-	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
-		// A script of its own: the server remembers it for all tests.
-		key := redistest.Name(t)
-		own := limitertest.NewScript("return {'" + key + "', redis.call('INCR', KEYS[1]), ARGV[1]}")
-		var sent redistest.List[string]
-		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-			if name := cmds[0].Name(); strings.HasPrefix(name, "eval") {
-				sent.Add(name)
-			}
-		}))
-		for i := int64(1); i <= 3; i++ {
-			reply, err := newConn(rdb).Once(t.Context(), own, script.KeysOf(key), "a\x00\xff")
-			require.NoError(t, err)
-			assert.Equal(t, []any{key, i, "a\x00\xff"}, reply)
-		}
-		assert.Equal(t, []string{"evalsha", "eval", "evalsha", "evalsha"}, sent.All())
-	})
-}
-
 // closed closes a client when t ends.
 func closed(t *testing.T, rdb redistest.Client) redistest.Client {
 	t.Helper()
@@ -180,32 +159,14 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 	}
 }
 
-// Without NoRetry the same fault makes go-redis send a command again: the test
-// above would see it.
-func TestGoRedisRepeatsByItself(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		rdb, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		proxy.OnCommand(redistest.Nth(1, "incr", redistest.DropAnswer))
-		require.NoError(t, proxy.Client(t, nil).Incr(t.Context(), "key").Err())
-		assert.Equal(t, "2", rdb.Get(t.Context(), "key").Val())
-	})
-}
-
 func TestRefusedUnrunIsRepeated(t *testing.T) {
 	t.Parallel()
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, refusal := range []error{
 		redistest.AnswerError("LOADING Redis is loading the dataset in memory"),
 		redistest.AnswerError("READONLY You can't write against a read only replica."),
-		redistest.AnswerError("CLUSTERDOWN The cluster is down"),
-		redistest.AnswerError("TRYAGAIN Multiple keys request during rehashing of slot"),
-		redistest.AnswerError("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
 		redistest.AnswerError("NOREPLICAS Not enough good replicas to write."),
-		redistest.AnswerError("BUSY Redis is busy running a script."),
 		redistest.AnswerError("ERR max number of clients reached"),
-		redistest.AnswerError("ERR max number of clients + cluster connections reached"),
 		dial, fmt.Errorf("wrapped: %w", dial), redis.ErrPoolTimeout, redis.ErrPoolExhausted,
 	} {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -238,26 +199,6 @@ func TestRefusedUnrunIsRepeated(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A call that waits to be made again when its time is over says what the last attempt met.
-func TestCall_ExpiredNamesLastAttempt(t *testing.T) {
-	t.Parallel()
-	rdb, _ := redistest.Mini(t)
-	var call script.Call
-	call.Expire()
-	_, err := call.Outcome()
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-
-	refusal := redistest.AnswerError("READONLY You can't write against a read only replica.")
-	call = script.Call{Script: limitertest.Incr, Keys: script.KeysOf("key")}
-	conn := script.NewConn(rdb, time.Hour)
-	call.Begin(conn)
-	done, _ := call.Ended(conn, nil, refusal)
-	require.False(t, done)
-	call.Expire()
-	_, err = call.Outcome()
-	require.Equal(t, refusal, err)
 }
 
 // The results of errors that Redis answered, of lost answers, and of answers that say that the script did not run.
