@@ -172,23 +172,6 @@ func takes(t *testing.T, l *lease.Lease, permits, left, unused int64) {
 	assert.Equal(t, []int64{left, unused}, []int64{max(-1, gotLeft), gotUnused})
 }
 
-func TestLease_HoldsPermitsForItsLife(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		a := lease.New(5, time.Now(), time.Second)
-		takes(t, a, 3, 2, 0)
-		time.Sleep(time.Second - time.Nanosecond)
-		takes(t, a, 1, 1, 0)
-		time.Sleep(time.Nanosecond)
-		takes(t, a, 1, -1, 0) // its life is over
-		assert.True(t, a.Return(1))
-		assert.EqualValues(t, 2, a.Left())
-		assert.EqualValues(t, 2, a.End())
-		assert.False(t, a.Return(1), "its rest has gone back")
-		assert.Zero(t, a.End())
-	})
-}
-
 // A lease that has too little for a request ends, and what it has left is the caller's to give back, once.
 func TestLease_EndsIfItHasTooLittle(t *testing.T) {
 	t.Parallel()
@@ -240,12 +223,19 @@ func TestLease_CountsEachPermitOnce(t *testing.T) {
 	}
 }
 
-// What it costs to take a permit that all others take too.
-func BenchmarkTake(b *testing.B) {
-	l := lease.New(1<<61, time.Now(), time.Hour)
-	b.RunParallel(func(next *testing.PB) {
-		for next.Next() {
-			l.Take(1)
-		}
+func TestLease_HoldsPermitsForItsLife(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := lease.New(5, time.Now(), time.Second)
+		takes(t, a, 3, 2, 0)
+		time.Sleep(time.Second - time.Nanosecond)
+		takes(t, a, 1, 1, 0)
+		time.Sleep(time.Nanosecond)
+		takes(t, a, 1, -1, 0) // its life is over
+		assert.True(t, a.Return(1))
+		assert.EqualValues(t, 2, a.Left())
+		assert.EqualValues(t, 2, a.End())
+		assert.False(t, a.Return(1), "its rest has gone back")
+		assert.Zero(t, a.End())
 	})
 }

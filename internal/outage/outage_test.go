@@ -2,7 +2,6 @@ package outage_test
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,26 +60,6 @@ func TestPolicy_ReleasesWhatItAllowed(t *testing.T) {
 	})
 }
 
-// Permits of limiters that are no longer used go too.
-func TestPolicy_ForgetsWhatItAllowedUnusedLimiters(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := outage.Policy{Guard: outage.NewGuard()}
-		for i := range 1000 {
-			p.Allow(forAMinute(fmt.Sprint(i)), 1)
-		}
-		time.Sleep(time.Minute)
-		for range 20_000 {
-			p.Released("other", 1)
-		}
-		left := int64(0)
-		for i := range 1000 {
-			left += p.Released(fmt.Sprint(i), 1)
-		}
-		assert.Zero(t, left)
-	})
-}
-
 var errDown = errors.New("down")
 
 func TestBreaker(t *testing.T) {
@@ -120,17 +99,5 @@ func TestBreaker(t *testing.T) {
 		assert.Equal(t, []limit.Event{
 			{Kind: limit.AskedNoMore, Limiter: "orders", Err: errDown}, {Kind: limit.AskedAgain, Limiter: "orders"},
 		}, told.Events(), "each once")
-	})
-}
-
-// What a decision that goes well costs. All others ask the same breaker.
-func BenchmarkBreaker(b *testing.B) {
-	var breaker outage.Breaker
-	b.RunParallel(func(next *testing.PB) {
-		for next.Next() {
-			if breaker.Allows(nil) {
-				breaker.Decided()
-			}
-		}
 	})
 }

@@ -75,20 +75,6 @@ func TestMap_IsBounded(t *testing.T) {
 	assert.Equal(t, 1, s.Add("large", 2, 1<<20, yes), "alone it may be larger than its part")
 }
 
-// If more are used than there is room for, some are found.
-func TestMap_WithoutRoomForAll(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, 64*10)
-	found := 0
-	for range 20 {
-		for i := range 1000 {
-			found += s.use(i, i+1)
-			s.add(i, i+1)
-		}
-	}
-	assert.Greater(t, found, 2000)
-}
-
 func TestMap_GivesBackWhatIsNotUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,12 +135,4 @@ func TestMap_AddsOneOfSeveral(t *testing.T) {
 		wg.Wait()
 		assert.Equal(t, [3]int{got[0], got[0], got[0]}, got)
 	}
-}
-
-//nolint:paralleltest // others' allocations would count
-func TestMap_Allocations(t *testing.T) {
-	s := newScene(t, 1_000_000)
-	s.add(0, 1)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { s.Get("0") }))
-	assert.Zero(t, testing.AllocsPerRun(100, func() { s.Get("1") }))
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/refusal"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -36,23 +35,6 @@ func figures(c *refusal.Cache) bool {
 	return ok
 }
 
-func TestCache_RefusesUntilRetryAfter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := noted(&refusal.Counts{})
-		time.Sleep(time.Second - time.Nanosecond)
-		assert.True(t, c.Refuses(10))
-		assert.False(t, c.Refuses(4), "fewer were not refused")
-		assert.False(t, c.Refuses(11), "more than the rate")
-		d, ok := c.Decision(5)
-		require.True(t, ok)
-		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: 1, ResetAfter: time.Second + 1}, d)
-		time.Sleep(time.Nanosecond)
-		assert.False(t, c.Refuses(5))
-		assert.False(t, figures(c))
-	})
-}
-
 func TestCache_KeepsRefusalOfFewerPermits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,24 +49,6 @@ func TestCache_KeepsRefusalOfFewerPermits(t *testing.T) {
 		time.Sleep(refused.RetryAfter)
 		note(c, 7, d)
 		assert.True(t, c.Refuses(7), "that of fewer has run out")
-	})
-}
-
-func TestChangesEndARefusal(t *testing.T) {
-	t.Parallel()
-	limitertest.Each(t, map[string]func(*refusal.Counts){
-		"of the limiter":  func(c *refusal.Counts) { c.Changed("key") },
-		"of all limiters": (*refusal.Counts).Forget,
-	}, func(t *testing.T, change func(*refusal.Counts)) {
-		counts := &refusal.Counts{}
-		c := noted(counts)
-		before := c.Now()
-		change(counts)
-		assert.False(t, c.Refuses(5))
-		c.Note(5, time.Now(), before, refused, time.Time{})
-		assert.False(t, c.Refuses(5), "it was asked for before the change")
-		note(c, 5, refused)
-		assert.True(t, c.Refuses(5))
 	})
 }
 
