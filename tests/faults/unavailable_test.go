@@ -384,3 +384,16 @@ func TestAnswers_OfAServerThatIsNone(t *testing.T) {
 		}
 	})
 }
+
+// A node of a cluster sends its client to another: that of a client that can't follow is a mistake, not an outage.
+func TestErrUnsupported_ClientKnowsOneNode(t *testing.T) {
+	t.Parallel()
+	eachQuestion(t, nil, func(t *testing.T, q *question) {
+		q.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
+			return redistest.Fail(cmds, mistakes[0])
+		}))
+		err := q.ask(t.Context(), "{key}")
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		assert.ErrorContains(t, err, "redis.NewClusterClient")
+	})
+}
