@@ -295,25 +295,17 @@ func TestJointLine_PassForAllAsksWhomWhatIsFreeMayServe(t *testing.T) {
 	})
 }
 
-// Requests that were not asked for, since the first was refused, are the next of the pass if the first has left.
-func TestLine_PassGoesOnWithThoseThatWereNotAskedFor(t *testing.T) {
+func TestArgumentsOfABatch(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
-	l, all := &line{}, make([]*request, 4)
-	for i := range all {
-		all[i] = cameAt(now.Add(time.Duration(i)))
-		l.insert(all[i])
-	}
-	asked := 0
-	l.fill(now, func(*request, bool) bool {
-		asked++
-		return asked < len(all)
-	})
-	l.remove(all[0])
-	for _, r := range all[1:3] {
-		l.refused(r, lane.Result{Unasked: true}, time.Second, time.Time{})
-	}
-	assert.Equal(t, &all[1].place, l.unasked())
+	first := script.Attempt{Age: -1}
+	b := newTestBatch()
+	require.True(t, b.add(newTestRequest(1), false))
+	assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
+	b.fallback = "10 1000 0 0"
+	assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
+	b = newTestBatch()
+	require.True(t, b.add(newTestRequest(2), false))
+	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
 }
 
 // Walks over more requests than are handled at once let go of the lock in between, and leave none out.
@@ -345,17 +337,4 @@ func TestLine_AllOfManyWaitersAreAnswered(t *testing.T) {
 			assert.Zero(t, e.lanes.Work())
 		})
 	})
-}
-
-func TestArgumentsOfABatch(t *testing.T) {
-	t.Parallel()
-	first := script.Attempt{Age: -1}
-	b := newTestBatch()
-	require.True(t, b.add(newTestRequest(1), false))
-	assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
-	b.fallback = "10 1000 0 0"
-	assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
-	b = newTestBatch()
-	require.True(t, b.add(newTestRequest(2), false))
-	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
 }

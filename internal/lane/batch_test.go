@@ -2,13 +2,11 @@ package lane_test
 
 import (
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -162,40 +160,6 @@ func TestWave_IsNotLeftForAnAnswerThatIsNotMarkedYet(t *testing.T) {
 			r.Wait()
 		})
 	}
-}
-
-// more is a source of more calls than a flight takes. A flight that asks it for the first meets Close.
-type more struct {
-	asked, closed atomic.Bool
-	close         func()
-}
-
-func (m *more) NextCall(*lane.Lane, time.Time) (*lane.Call, bool) {
-	if m.closed.Load() {
-		return nil, false
-	}
-	if !m.asked.Swap(true) {
-		m.close()
-	}
-	return newAsk("key", script.Call{}).call, true
-}
-
-func (m *more) Close() { m.closed.Store(true) }
-
-// Close fails what a flight has looked at meanwhile and has no room for: it does not wait for another flight.
-func TestClose_FailsWhatAFlightLeaves(t *testing.T) {
-	t.Parallel()
-	onRig(t, conditions{trip: time.Second}, 1, func(t *testing.T, r *rig) {
-		require.NoError(t, r.lanes.Begin())
-		m := &more{close: func() {
-			go func() { assert.NoError(t, r.lanes.Close(t.Context(), nil)) }()
-			synctest.Wait()
-		}}
-		r.lane.Ready(m)
-		time.Sleep(time.Second / 2)
-		assert.True(t, m.closed.Swap(true))
-		r.lanes.End()
-	})
 }
 
 // rider is a call that goes along with another, if it goes at all.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -276,39 +275,6 @@ func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, int64(7), reply)
 	})
-}
-
-// A change under way whose caller has gone is repeated only if Late is to learn what has become of it.
-func TestCommands_OfCallersWhoLeftGoOnForLate(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		repeat, late bool
-		sent         int
-	}{{true, true, 2}, {true, false, 1}, {false, true, 1}} {
-		onRig(t, conditions{held: true}, 2, func(t *testing.T, r *rig) {
-			r.Fails = func(int, int) error { return redistest.AnswerError("LOADING not yet") }
-			ctx, cancel := context.WithCancel(t.Context())
-			var told atomic.Int32
-			c := &lane.Call{Call: *commandOf(0)}
-			c.Repeat = tt.repeat
-			if tt.late {
-				c.Late = func(*lane.Call) { told.Add(1) }
-			}
-			r.start(1, func(int) {
-				done, err := r.lanes.Do(ctx, c)
-				assert.False(t, done)
-				assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
-			})
-			cancel()
-			r.Wait()
-			r.Stuck.Store(true)
-			close(r.Hold)
-			time.Sleep(script.DefaultTimeout / 4)
-			assert.Len(t, r.Sizes(), tt.sent)
-			time.Sleep(2 * script.DefaultTimeout)
-			assert.Equal(t, tt.late, told.Load() == 1)
-		})
-	}
 }
 
 // One call is for no more permits than the limiter says.

@@ -92,19 +92,6 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	}
 }
 
-// What gathers behind the only flight that may be under way leaves once that has landed, also if a caller sends it.
-func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
-	t.Parallel()
-	for _, inline := range []bool{false, true} {
-		onRig(t, conditions{held: true, inline: inline}, 2, func(t *testing.T, r *rig) {
-			r.start(3, func(i int) { r.mustAsk(t, i) })
-			close(r.Hold)
-			r.Wait()
-			assert.Equal(t, []int{1, 2}, r.Sizes())
-		})
-	}
-}
-
 // As many flights are under way as the wire is long, and never more than half of
 // the pool's connections.
 func TestHowManyFlightsAreUnderWay(t *testing.T) {
@@ -409,3 +396,16 @@ func (a *ask) by(r *rig) (any, error) {
 }
 
 func keyOf(i int) string { return fmt.Sprint("key", i) }
+
+// What gathers behind the only flight that may be under way leaves once that has landed, also if a caller sends it.
+func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
+	t.Parallel()
+	for _, inline := range []bool{false, true} {
+		onRig(t, conditions{held: true, inline: inline}, 2, func(t *testing.T, r *rig) {
+			r.start(3, func(i int) { r.mustAsk(t, i) })
+			close(r.Hold)
+			r.Wait()
+			assert.Equal(t, []int{1, 2}, r.Sizes())
+		})
+	}
+}

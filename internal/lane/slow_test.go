@@ -217,39 +217,6 @@ func TestDeadConnection_CallIsRepeatedWhileOthersAreAnswered(t *testing.T) {
 	})
 }
 
-func TestDetached_ErrorSaysWhyTheCallerLeft(t *testing.T) {
-	t.Parallel()
-	failure := errors.New("it failed")
-	for _, tt := range []struct {
-		takes, within, patience, after time.Duration
-		want                           []error // nothing: what the call returned
-	}{
-		{time.Second, 0, time.Hour, time.Second, nil},
-		{time.Second, time.Second, time.Hour, time.Second, nil},
-		{time.Minute, time.Second, time.Hour, time.Second + time.Millisecond, []error{limit.ErrUnknownOutcome, limit.ErrUnavailable}},
-		{time.Minute, 0, 2 * time.Second, 2 * time.Second, []error{limit.ErrUnknownOutcome, context.DeadlineExceeded}},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), tt.patience)
-			defer cancel()
-			start := time.Now()
-			err := lane.Detached(ctx, tt.within, func(ctx context.Context) error {
-				time.Sleep(tt.takes)
-				assert.NoError(t, ctx.Err(), "it goes on")
-				return failure
-			})
-			assert.Equal(t, tt.after, time.Since(start))
-			if tt.want == nil {
-				assert.Equal(t, failure, err)
-			}
-			for _, want := range tt.want {
-				assert.ErrorIs(t, err, want)
-			}
-			time.Sleep(tt.takes)
-		})
-	}
-}
-
 // A server that has answered one of a batch's calls has the time for an answer once more, but no longer.
 func TestPending_TimeCountsFromTheLastAnswer(t *testing.T) {
 	t.Parallel()
@@ -312,19 +279,6 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	assert.NotNil(t, lanes.Breaker(t.Context(), "unknown"))
 	s.of["one"] = b
 	assert.Same(t, two, lanes.Breaker(t.Context(), "one"), "the key has moved")
-}
-
-// Masters that come and go leave no more than so many lanes behind.
-func TestLanes_OfManyMastersAreForgotten(t *testing.T) {
-	t.Parallel()
-	s := &shards{of: map[string]*redis.Client{"one": {}}}
-	lanes := lane.New(script.NewConn(s, 0), nil)
-	one := lanes.Breaker(t.Context(), "one")
-	for range 2048 {
-		s.of["another"] = &redis.Client{}
-		lanes.Breaker(t.Context(), "another")
-	}
-	assert.NotSame(t, one, lanes.Breaker(t.Context(), "one"))
 }
 
 // seen is an observer of what happens to flights.
@@ -412,5 +366,33 @@ func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 		asks(int64(2), 900*time.Millisecond, limit.ReplicasBehind, limit.ReplicasKeepUp)
 		asks(int64(2), time.Minute, limit.ReplicasBehind, limit.ReplicasKeepUp)
 		asks(int64(0), 0, limit.ReplicasBehind, limit.ReplicasKeepUp, limit.ReplicasBehind)
+	})
+}
+
+// Masters that come and go leave no more than so many lanes behind.
+func TestLanes_OfManyMastersAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := &shards{of: map[string]*redis.Client{"one": {}}}
+	lanes := lane.New(script.NewConn(s, 0), nil)
+	one := lanes.Breaker(t.Context(), "one")
+	for range 2048 {
+		s.of["another"] = &redis.Client{}
+		lanes.Breaker(t.Context(), "another")
+	}
+	assert.NotSame(t, one, lanes.Breaker(t.Context(), "one"))
+}
+
+func TestDetached_GoesOnAndSaysThatItsCallerLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		err := lane.Detached(t.Context(), time.Second, func(ctx context.Context) error {
+			time.Sleep(time.Minute)
+			assert.NoError(t, ctx.Err())
+			return nil
+		})
+		assert.Equal(t, time.Second+time.Millisecond, time.Since(start))
+		assert.ErrorIs(t, err, limit.ErrUnknownOutcome)
+		time.Sleep(time.Minute)
 	})
 }

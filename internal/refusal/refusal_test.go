@@ -3,7 +3,6 @@ package refusal_test
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -126,25 +125,4 @@ func TestAskAgain_IsSpread(t *testing.T) {
 		moments[refusal.AskAgain(time.Hour).Truncate(100*time.Millisecond)] = true
 	}
 	assert.Greater(t, len(moments), 50)
-}
-
-func TestCache_IncompleteFiguresAreNotKept(t *testing.T) {
-	t.Parallel()
-	c := (&refusal.Counts{}).NewCache("key")
-	note(c, 5, limit.Decision{Limit: 10, RetryAfter: time.Second})
-	assert.True(t, c.Refuses(5))
-	assert.False(t, figures(c))
-	var none *refusal.Cache
-	note(none, 5, refused)
-	assert.False(t, none.Refuses(5), "nothing is remembered by none")
-	assert.False(t, figures(none))
-}
-
-// A short key may be allocated beside the count that its cleanup waits for.
-func TestCountsOfShortKeys(t *testing.T) {
-	t.Parallel()
-	var c refusal.Counts
-	for i := range 10_000 {
-		assert.NotNil(t, c.NewCache("l"+strconv.Itoa(i)))
-	}
 }

@@ -27,23 +27,6 @@ const callTime = script.DefaultTimeout - script.DefaultTimeout/32
 // that change places, or are few.
 const patientBackoff = 128 * time.Millisecond
 
-// A server that hangs for an attempt's time leaves time for further attempts, for example after
-// it was replaced.
-func TestCall_HungAttemptLeavesTimeForOthers(t *testing.T) {
-	t.Parallel()
-	refused := redistest.AnswerError("READONLY You can't write against a read only replica.")
-	for _, of := range []time.Duration{script.DefaultTimeout, 300 * time.Millisecond} {
-		virtual(t, meets(errHangs, refused, refused, nil), func(t *testing.T, s *scene) {
-			start := time.Now()
-			_, err := calls["repeat"](t.Context(), runner(s.rdb, of))
-			require.NoError(t, err)
-			assert.Len(t, s.Sizes(), 5)
-			assert.GreaterOrEqual(t, time.Since(start), of/3)
-			assert.Less(t, time.Since(start), of)
-		})
-	}
-}
-
 // No call goes unanswered for longer than its time, whatever the server does, and
 // though the client of go-redis is one that can't interrupt a read.
 func TestCall_EndsInTime(t *testing.T) {
@@ -232,4 +215,23 @@ func TestNewConn_KnowsTheOptionsOfAWrapper(t *testing.T) {
 		conn := script.NewConn(c.rdb, script.DefaultTimeout)
 		assert.Equal(t, c.want, facts{conn.PoolSize, conn.Inline}, "%T", c.rdb)
 	}
+}
+
+// Steps that are answered restart a call's time, but a caller whose permits may be taken gets to know in time.
+func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conn, call := begun()
+		done, _ := call.Ended(conn, nil, io.EOF)
+		assert.False(t, done)
+		for range 5 {
+			assert.False(t, call.Overdue(conn, time.Now()))
+			call.Begin(conn)
+			time.Sleep(script.DefaultTimeout / 3)
+			done, _ = call.Ended(conn, []any{"again", "token"}, nil)
+			assert.False(t, done)
+		}
+		time.Sleep(script.DefaultTimeout / 3)
+		assert.True(t, call.Overdue(conn, time.Now()))
+	})
 }

@@ -266,33 +266,6 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-func TestRepeatTellsTheAge(t *testing.T) {
-	t.Parallel()
-	refused := redistest.AnswerError("BUSY Redis is busy running a script.")
-	fault := meets(nil, refused, io.EOF, refused, io.EOF, nil)
-	const step = 300 * time.Millisecond
-	virtual(t, func(attempt int) error {
-		time.Sleep(step)
-		return fault(attempt)
-	}, func(t *testing.T, s *scene) {
-		var ages []time.Duration
-		reply, err := repeatOn(t.Context(), newConn(s.rdb), time.Time{}, func(all []any, a script.Attempt) []any {
-			ages = append(ages, a.Age)
-			return append(all, len(ages))
-		})
-		require.NoError(t, err)
-		assert.Equal(t, int64(1), reply)
-		require.Len(t, ages, 7, "and unknown to the server twice")
-		for _, age := range ages[:3] {
-			assert.Negative(t, age, "what was refused has not run")
-		}
-		for i, age := range ages[3:] {
-			assert.GreaterOrEqual(t, age, time.Duration(i+1)*step)
-			assert.Less(t, age, time.Duration(i+1)*step+step)
-		}
-	})
-}
-
 func TestContextEndsTheRepeating(t *testing.T) {
 	t.Parallel()
 	refused := redistest.AnswerError("LOADING Redis is loading the dataset in memory")
