@@ -180,28 +180,6 @@ func TestObserverReceivesRepairs(t *testing.T) {
 	})
 }
 
-// Of damage that lasts the observer learns once a minute, and of each limiter of those
-// that are asked for together.
-func TestObserverReceivesRepairsOnceAMinute(t *testing.T) {
-	t.Parallel()
-	observed(t, func(t *testing.T, s *scene) {
-		var all []*rratelimiter.RateLimiter
-		for _, name := range "abcdefgh" {
-			all = append(all, s.hundred(string(name)))
-		}
-		for range 3 {
-			for range 3 {
-				for _, l := range all {
-					require.NoError(t, s.rdb.Del(t.Context(), limitertest.KeysOf(l).Permits).Err())
-				}
-				limitertest.Together(len(all), func(i int) { limitertest.MustAcquire(t, all[i], 1) })
-			}
-			time.Sleep(time.Minute)
-		}
-		assert.Len(t, s.events(limit.StateRepaired), 3*len(all))
-	})
-}
-
 func TestObserverReceivesIncompatibleLayouts(t *testing.T) {
 	t.Parallel()
 	type row struct {

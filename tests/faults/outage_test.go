@@ -129,22 +129,6 @@ func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) flo
 	return float64(waited) / float64(time.Since(start))
 }
 
-func TestBreaker_OpensForServerThatRefusesWrites(t *testing.T) {
-	t.Parallel()
-	for _, code := range []string{"READONLY", "NOREPLICAS", "OOM", "MISCONF"} {
-		duringOutages(t, limit.FailOpen(), func(t *testing.T, s *scene) {
-			l := s.limiter(7)
-			limitertest.MustAcquire(t, l, 1)
-			// writes: a server that refuses them answers other scripts.
-			s.refuse(code+" no", func(sha any) bool { return sha == lua.Acquire.SHA || sha == lua.Probe.SHA })
-			for range 3 {
-				limitertest.MustAcquire(t, l, 1)
-			}
-			assert.Less(t, waits(t, l, time.Minute), 0.03, "%s: only who begins a probe waits, for 5 ms", code)
-		})
-	}
-}
-
 // A hook of the Redis client's that panics ends no program, on whichever goroutine.
 func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package merging_test
 
 import (
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -148,34 +147,6 @@ func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
 			require.Equal(t, c.rate-c.takes+i+1, limitertest.Available(t, l), "permit %d comes back", i)
 		}
 		assert.Zero(t, merges.Load())
-	})
-}
-
-// What several handles ask for in one call is one member. It stays as it is if one of them is WithExact.
-func TestWithExact_OfOneOfACallsHandles(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, map[string]int{"the first": 0, "the second": 1, "the last": 2}, func(t *testing.T, place int) {
-		s := newScene(t, 1000, 3)
-		handles := slices.Repeat([]*rratelimiter.RateLimiter{s.RateLimiter}, 3)
-		handles[place] = s.Client.RateLimiter(s.Name(), rratelimiter.WithExact())
-		s.take(t, few)
-		for range together {
-			letGo := s.Hold(t, lua.Acquire, 1)
-			s.StartTryAcquire(t.Context(), 1, 0) // the others gather behind it
-			for _, l := range handles {
-				s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) })
-			}
-			letGo()
-			s.held += 4
-		}
-		s.merged(t, few+together+4)
-		var ofCalls int
-		for _, member := range s.Mini.ZRange(t.Context(), s.permits(), 0, -1).Val() {
-			if limitertest.PermitsIn(t, member) == 3 {
-				ofCalls++
-			}
-		}
-		assert.Equal(t, together, ofCalls)
 	})
 }
 
