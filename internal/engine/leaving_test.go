@@ -321,3 +321,23 @@ func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
 		e.free(t, l, rate-taken-left-1)
 	})
 }
+
+func TestQueue_MovesToTheLaneOfItsKeys(t *testing.T) {
+	t.Parallel()
+	rdb, _ := redistest.Mini(t)
+	servers := &masters{Redis: rdb, of: map[string]*redis.Client{"a": {}}}
+	e := newTestEngine(servers)
+	l := testLimiter("a", hourly)
+	q, err := e.lock(t.Context(), l)
+	require.NoError(t, err)
+	q.users++ // it stays
+	q.unlock()
+	servers.move("a", &redis.Client{})
+	moved, err := e.lock(t.Context(), l)
+	require.NoError(t, err)
+	assert.Same(t, q, moved)
+	assert.Same(t, e.lanes.To(t.Context(), "a"), q.lane.Load())
+	q.users--
+	q.unlock()
+	require.NoError(t, e.Close(t.Context()))
+}

@@ -231,3 +231,36 @@ func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 		})
 	})
 }
+
+func TestRelease_SharedCallKeepsOwnTimeouts(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		trip time.Duration // of the answer to the two
+		last error
+	}
+	each(t, map[string]row{
+		"the answer comes late": {400 * time.Millisecond, nil},
+		"no answer comes":       {time.Minute, limit.ErrUnknownOutcome},
+	}, func(t *testing.T, tt row) {
+		onFar(t, 8, 0, func(t *testing.T, e *far) {
+			l := testLimiter("a", hourly)
+			e.take(t, l, 30)
+			assert.NoError(t, e.Release(t.Context(), l, 1)) // the server knows the script
+			release := func(want error) {
+				e.Go(func() {
+					start := time.Now()
+					assert.ErrorIs(t, e.Release(t.Context(), l, 1), want)
+					assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
+				})
+			}
+			e.Take(2800 * time.Millisecond)
+			release(nil) // what comes next waits for it
+			time.Sleep(100 * time.Millisecond)
+			e.Take(tt.trip)
+			release(limit.ErrUnknownOutcome) // its time ends while the two are under way
+			time.Sleep(2600 * time.Millisecond)
+			release(tt.last)
+			e.Wait()
+		})
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -403,5 +404,29 @@ func TestFiguresFromMemory(t *testing.T) {
 		}
 		t.Log(w.sources)
 		assert.Greater(t, w.sources[limit.FromMemory], w.sources[limit.FromRedis])
+	})
+}
+
+// Leases serve callers who come meanwhile, beside refusals that are remembered: each permit is used once.
+func TestLease_ServesManyCallersAtOnce(t *testing.T) {
+	t.Parallel()
+	const rate = 1000
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+		client, sent := limitertest.NewClient(t, rdb), limitertest.CountCommands(rdb)
+		l := client.RateLimiter(redistest.Name(t), limitertest.Ahead(0), rratelimiter.WithRefusalCache(), rratelimiter.WithDefault(rratelimiter.PerHour(rate)))
+		var granted atomic.Int64
+		limitertest.Together(8, func(int) {
+			for range rate {
+				ok, err := l.TryAcquire(t.Context(), 1, 0)
+				assert.NoError(t, err)
+				if ok {
+					granted.Add(1)
+				}
+			}
+		})
+		assert.Less(t, sent.Scripts(), 500)
+		require.NoError(t, client.Close(t.Context()))
+		assert.EqualValues(t, rate, granted.Load())
+		assert.Zero(t, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter(l.Name())))
 	})
 }
