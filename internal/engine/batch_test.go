@@ -93,19 +93,6 @@ func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken in
 	return answers, taken
 }
 
-// Leaked permits are looked for once an interval, and an interval may end after the last time that
-// Unix nanoseconds can hold.
-func TestLimiter_AuditOfTheLongestIntervalIsNotDueAtOnce(t *testing.T) {
-	t.Parallel()
-	l, now := &Limiter{Default: NoDefault}, time.Now()
-	assert.True(t, l.auditDue(now))
-	l.auditDone(now, script.Millis(math.MaxInt64))
-	assert.False(t, l.auditDue(now.Add(time.Hour)))
-	l.auditDone(now, time.Minute)
-	assert.False(t, l.auditDue(now.Add(time.Minute-time.Microsecond)))
-	assert.True(t, l.auditDue(now.Add(time.Minute)))
-}
-
 // What the script grants and how many waits it tells must be what the walk in
 // Go takes them for.
 func TestAnswers_WalkMatchesScript(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
-	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -134,48 +133,6 @@ func since(requests []*request) (all []time.Time) {
 		all = append(all, r.since)
 	}
 	return all
-}
-
-// The first in line is the only one that is asked for until it has been that for an interval, whatever came before it.
-func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
-	t.Parallel()
-	const interval = time.Second
-	start := time.Now()
-	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-	each(t, map[string]func(l *line, a, b *request){
-		"none":                 func(*line, *request, *request) {},
-		"one joins":            func(l *line, _, _ *request) { l.join(cameAt(at(2000)), 0) },
-		"one behind leaves":    func(l *line, _, b *request) { l.remove(b) },
-		"the first is granted": func(l *line, a, _ *request) { l.drop(a) },
-		"the first leaves":     func(l *line, a, _ *request) { l.remove(a) },
-		"an older one is refused late": func(l *line, _, _ *request) {
-			l.enter(cameAt(at(-1)), lane.Result{}, interval, time.Time{}, at(2000))
-		},
-		"all leave and one is refused": func(l *line, a, b *request) {
-			l.remove(a)
-			l.remove(b)
-			l.enter(cameAt(at(1000)), lane.Result{}, interval, time.Time{}, at(2000))
-		},
-	}, func(t *testing.T, changes func(l *line, a, b *request)) {
-		var l line
-		a, b := cameAt(at(0)), cameAt(at(1))
-		l.enter(a, lane.Result{}, interval, time.Time{}, at(500))
-		l.join(b, 0)
-		assert.False(t, l.asksForAll(at(1499)))
-		before := l.first()
-		changes(&l, a, b)
-		from := 500
-		if l.first() != before {
-			from = 2000
-		}
-		l.nextAt(at(2000))
-		assert.False(t, l.asksForAll(at(from+999)))
-		assert.True(t, l.asksForAll(at(from+1000)))
-		if l.count > 1 {
-			l.dueAt, l.again = at(9999), false
-			assert.Equal(t, at(from+1000), l.nextAt(at(2000)))
-		}
-	})
 }
 
 // A batch that is refused late is put before all who came since without going

@@ -1,7 +1,6 @@
 package recent_test
 
 import (
-	"fmt"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -120,19 +119,4 @@ func TestMap_FindsWhatIsThere(t *testing.T) {
 	}
 	over.Store(true)
 	wg.Wait()
-}
-
-// Callers who come for one key together get one value.
-func TestMap_AddsOneOfSeveral(t *testing.T) {
-	t.Parallel()
-	s := newScene(t, 1_000_000)
-	for i := range 200 {
-		var wg sync.WaitGroup
-		var got [3]int
-		for c := range got {
-			wg.Go(func() { got[c] = s.Add(fmt.Sprint("key", i), c, size, yes) })
-		}
-		wg.Wait()
-		assert.Equal(t, [3]int{got[0], got[0], got[0]}, got)
-	}
 }

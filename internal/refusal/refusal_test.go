@@ -116,13 +116,3 @@ func TestRefusal_IsForgottenInTime(t *testing.T) {
 		assert.False(t, figures(c))
 	})
 }
-
-// Programs that were refused at one moment do not ask again at one moment.
-func TestAskAgain_IsSpread(t *testing.T) {
-	t.Parallel()
-	moments := make(map[time.Duration]bool)
-	for range 1000 {
-		moments[refusal.AskAgain(time.Hour).Truncate(100*time.Millisecond)] = true
-	}
-	assert.Greater(t, len(moments), 50)
-}

@@ -17,7 +17,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
@@ -411,21 +410,6 @@ func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testin
 	})
 }
 
-func TestFailLocal_WhatComesBackIsFreeAgain(t *testing.T) {
-	t.Parallel()
-	eachOfKeys(t, 8, limit.FailLocal(0.5), func(t *testing.T, s *scene, l limit.Returner) {
-		s.hook.hang(true)
-		for range 6 { // of four
-			d, back, err := l.TakeReturnable(t.Context(), "ann", 1)
-			require.NoError(t, err)
-			require.True(t, d.Granted)
-			require.NoError(t, back(t.Context()))
-		}
-		s.recover()
-		assert.Equal(t, int64(8), limittest.Take(t, l, "ann", 1).Limit)
-	})
-}
-
 func TestTakeUpToDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -469,24 +453,32 @@ func TestFailureOptions(t *testing.T) {
 
 func TestFailLocalFollowsTheRate(t *testing.T) {
 	t.Parallel()
-	type row struct{ before, after, pause time.Duration }
+	take := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.Take(t, l, 1) }
+	try := func(t *testing.T, l *rratelimiter.RateLimiter) { limitertest.MustAcquire(t, l, 1) }
+	type row struct {
+		before, after time.Duration
+		call          func(*testing.T, *rratelimiter.RateLimiter)
+		pause         time.Duration // until the call that tells of the change
+	}
 	limitertest.Each(t, map[string]row{
-		"a longer interval":             {time.Minute, time.Hour, 0},
-		"a shorter interval, by and by": {time.Hour, time.Minute, time.Minute},
-	}, func(t *testing.T, r row) {
+		"a longer interval":                       {time.Minute, time.Hour, take, 0},
+		"a shorter interval, by and by":           {time.Hour, time.Minute, take, time.Minute},
+		"a longer interval, by calls of no words": {time.Minute, time.Hour, try, time.Minute},
+	}, func(t *testing.T, test row) {
 		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
-			admin, l := s.other.RateLimiter("orders"), s.client.RateLimiter("orders")
-			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, r.before))
-			limitertest.Take(t, l, 1)
+			admin := s.other.RateLimiter("orders")
+			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
+			l := s.client.RateLimiter("orders")
+			test.call(t, l)
 			synctest.Wait()
-			require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, r.after)))
-			time.Sleep(r.pause)
-			limitertest.Take(t, l, 1)
+			require.NoError(t, admin.SetRate(t.Context(), limitertest.Every(20, test.after)))
+			time.Sleep(test.pause)
+			test.call(t, l)
 			synctest.Wait()
 			s.fail(t, l)
 			limitertest.MustAcquire(t, l, 17)
 			limitertest.MustRefuse(t, l, 1)
-			time.Sleep(r.after - 5*time.Second) // the first three took some
+			time.Sleep(test.after - 5*time.Second) // the first three took some
 			limitertest.MustRefuse(t, l, 18)
 			time.Sleep(10 * time.Second)
 			limitertest.MustAcquire(t, l, 20)

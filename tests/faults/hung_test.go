@@ -156,34 +156,6 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 	})
 }
 
-// A timeout bounds the wait for permits also if go-redis ends its reads in time.
-func TestHungServer_TimeoutBoundsWait(t *testing.T) {
-	t.Parallel()
-	limitertest.Bubbles(t, kinds, func(t *testing.T, opt redistest.Options) {
-		opt.ReadTimeout = time.Minute
-		_, m := redistest.Mini(t)
-		proxy := redistest.MiniProxy(t, m)
-		c := limitertest.NewClient(t, proxy.Client(t, &opt))
-		of := func(name string) *rratelimiter.RateLimiter {
-			return limitertest.ByDefault(c, name, rratelimiter.PerHour(1000))
-		}
-		limitertest.MustAcquire(t, of("{a}1"), 1)
-		proxy.OnCommand(func(redistest.Command) redistest.Action { return redistest.Swallow })
-		for _, ask := range []func() (bool, error){
-			func() (bool, error) { return of("{a}2").TryAcquire(t.Context(), 1, time.Millisecond) },
-			func() (bool, error) {
-				return c.TryAcquireAll(t.Context(), time.Millisecond, of("{a}3").Claim(1), of("{a}4").Claim(1))
-			},
-		} {
-			start := time.Now()
-			require.ErrorIs(t, limitertest.Second(ask()), rratelimiter.ErrUnavailable)
-			assert.LessOrEqual(t, time.Since(start), 101*time.Millisecond)
-		}
-		proxy.OnCommand(nil)
-		time.Sleep(2 * time.Minute)
-	})
-}
-
 // probePace is how often a server that answers no call is asked.
 const probePace = time.Second / 3
 

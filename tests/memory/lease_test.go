@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -324,17 +323,6 @@ var leaseTests = map[string]leaseTest{
 		end, _ := changed.Ended()
 		require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
 		assert.LessOrEqual(t, end.At-start, script.DefaultTimeout)
-	}},
-	"names that have had a lease leave nothing": {limitertest.Every(1, time.Minute), 0, func(t *testing.T, s *scene) {
-		thousand := rratelimiter.WithDefault(limitertest.Every(1000, time.Minute))
-		for i := range 50 {
-			l := s.Client.RateLimiter(fmt.Sprint(s.Name(), ":", i), limitertest.Ahead(0), thousand)
-			require.Equal(t, 20, limitertest.Grants(t, l, 20))
-		}
-		s.Until(s.Now() + 3*time.Second)
-		before := s.Sent.Total()
-		limitertest.CheckIdle(t, s.Client)
-		assert.Equal(t, before, s.Sent.Total())
 	}},
 }
 
