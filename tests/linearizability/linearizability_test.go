@@ -45,7 +45,7 @@ func TestConcurrentHistories(t *testing.T) {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					calls += len(h.Records)
 					together = max(together, h.Together)
-					switch result, _ := h.Check(linear.CheckTime); result {
+					switch result := h.Check(linear.CheckTime); result {
 					case porcupine.Illegal:
 						t.Fatalf("-seed %d, history %d: %v", seed, i, h)
 					case porcupine.Unknown: // another is drawn in its place
@@ -470,7 +470,7 @@ func TestMutants(t *testing.T) {
 			for i := range enoughHistories {
 				for _, h := range happen(rand.New(rand.NewPCG(seed, uint64(i)))) {
 					// One that takes long to tell is left for another that does not.
-					if result, _ := h.Check(time.Second); result == porcupine.Illegal {
+					if result := h.Check(time.Second); result == porcupine.Illegal {
 						if testing.Verbose() {
 							t.Logf("told by history %d: %v", i+1, h)
 						}

@@ -38,11 +38,10 @@ var (
 // If many calls were cancelled, as they are on a busy machine, none is enough.
 const CheckTime = 30 * time.Second
 
-// Check reports whether the calls can have happened one after another, within about the limit,
-// and how many of the first have an order. It goes by beginnings of the history, each twice as
+// Check reports whether the calls can have happened one after another, within about the limit. It goes by beginnings of the history, each twice as
 // long as the one before: if they can't, it is mostly their beginning that tells. For a while
 // it tries the most likely orders, then all.
-func (h *History) Check(limit time.Duration) (result porcupine.CheckResult, ordered int) {
+func (h *History) Check(limit time.Duration) (result porcupine.CheckResult) {
 	start, ends := time.Now(), h.ends()
 	for n := 6; ; n *= 2 {
 		part := h
@@ -52,7 +51,7 @@ func (h *History) Check(limit time.Duration) (result porcupine.CheckResult, orde
 		for _, g := range guesses {
 			left := limit - time.Since(start)
 			if left <= 0 {
-				return porcupine.Unknown, ordered
+				return porcupine.Unknown
 			}
 			if g.limit > 0 {
 				left = max(min(g.limit, left/4), time.Millisecond)
@@ -61,11 +60,8 @@ func (h *History) Check(limit time.Duration) (result porcupine.CheckResult, orde
 				break
 			}
 		}
-		if result == porcupine.Ok {
-			ordered = min(n, len(ends))
-		}
 		if result != porcupine.Ok || part == h {
-			return result, ordered
+			return result
 		}
 	}
 }
