@@ -1,8 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,8 +16,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/internal/decide"
+	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
@@ -218,6 +224,309 @@ func TestRelease_SharedCallKeepsOwnTimeouts(t *testing.T) {
 			time.Sleep(2600 * time.Millisecond)
 			release(tt.last)
 			e.Wait()
+		})
+	})
+}
+
+func newTestEngine(rdb script.Redis) *Engine {
+	return New(rdb, redistest.Patience(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(redisson.NewestRules.Layout), nil)
+}
+
+func testLimiter(name, fallback string) *Limiter {
+	return &Limiter{Name: name, Config: name, ClientID: "id", Default: &Default{Fallback: fallback}}
+}
+
+func acquire(ctx context.Context, e *Engine, l *Limiter, q decide.Ask) (a decide.Answer, err error) {
+	err = e.Acquire(ctx, l, &q, &a)
+	return a, err
+}
+
+func newTestBatch() *batch { return &batch{rules: redisson.NewestRules} }
+
+func newTestRequest(permits int64) *request {
+	return &request{Ask: decide.Ask{Permits: permits}, limiter: &Limiter{Default: NoDefault}}
+}
+
+// drawn is one request of a drawn batch.
+type drawn struct {
+	permits int64
+	inLine  bool
+}
+
+func drawRequests(t *rapid.T) (requests []drawn) {
+	permits := rapid.SliceOfN(rapid.Int64Range(1, 14), 0, 12)
+	for _, n := range permits.Draw(t, "line") {
+		requests = append(requests, drawn{n, true})
+	}
+	for _, n := range permits.Draw(t, "tries") {
+		requests = append(requests, drawn{n, false})
+	}
+	if len(requests) == 0 {
+		requests = append(requests, drawn{1, false})
+	}
+	return requests
+}
+
+// told is the part of the answer to one request that the tests compare.
+type told struct {
+	granted, exceeds, unasked bool
+	remaining                 int64
+}
+
+// serveOneByOne is what a batch stands for: requests taken one after another,
+// in the line only until one of it does not fit.
+func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken int64) {
+	blocked := false
+	left := free
+	for _, w := range requests {
+		var a told
+		switch {
+		case w.permits > rate:
+			a.exceeds = true
+		case w.inLine && blocked:
+			a.unasked = true
+		case w.permits <= left:
+			a.granted = true
+			left -= w.permits
+			taken += w.permits
+		default:
+			blocked = blocked || w.inLine
+		}
+		a.remaining = max(0, left)
+		answers = append(answers, a)
+	}
+	return answers, taken
+}
+
+// What the script grants and how many waits it tells must be what the walk in
+// Go takes them for.
+func TestAnswers_WalkMatchesScript(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	m.SetTime(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
+	e := newTestEngine(rdb)
+	round := 0
+	ctx := t.Context()
+	rapid.Check(t, func(t *rapid.T) {
+		round++
+		rate := rapid.Int64Range(1, 12).Draw(t, "rate")
+		inUse := rapid.Int64Range(0, rate).Draw(t, "in use")
+		requests := drawRequests(t)
+		l := testLimiter("walk"+strconv.Itoa(round), fmt.Sprintf("%d 3600000 0 0", rate))
+		if inUse > 0 {
+			if a, err := acquire(ctx, e, l, decide.Ask{Permits: inUse}); err != nil || !a.Granted {
+				t.Fatal(a, err)
+			}
+		}
+
+		b := newTestBatch()
+		for _, w := range requests {
+			if !b.add(newTestRequest(w.permits), w.inLine) {
+				t.Fatalf("a batch of %d requests does not hold one more", len(b.requests))
+			}
+		}
+		b.queue = &queue{engine: e, of: l}
+		b.limiter, b.fallback = l, l.Fallback
+		b.figures = rapid.Bool().Draw(t, "figures")
+		b.audit = rapid.Bool().Draw(t, "audit")
+		b.Prepare(b.makeCall())
+		reply, err := e.lanes.Run(ctx, &b.call.Call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, _, err := b.parse(reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, taken := serveOneByOne(requests, rate, rate-inUse)
+		refusedRuns := map[int]bool{}
+		place, possible := 0, false
+		for i, r := range b.Runs {
+			for range r.Count {
+				a := want[place]
+				if !a.granted && !a.exceeds && !a.unasked {
+					refusedRuns[i] = true
+				}
+				possible = possible || !a.exceeds
+				place++
+			}
+		}
+		for i := range want {
+			want[i].unasked = false
+		}
+		assert.Equal(t, taken, o.Taken, "taken")
+		assert.Len(t, o.RetryAfters, len(refusedRuns), "waits")
+		if _, short := reply.(int64); short { // one request, and no figures are wanted
+			assert.Equal(t, want[0].granted, b.Results(nil, o)[0].Decision.Granted)
+		} else if possible {
+			if len(b.requests) > 1 || b.figures {
+				assert.Equal(t, rate-inUse, o.Free, "free")
+			}
+			var got []told
+			for _, a := range b.Results(nil, o) {
+				got = append(got, told{granted: a.Decision.Granted, exceeds: a.Exceeds, remaining: a.Decision.Remaining})
+			}
+			assert.Equal(t, want, got)
+		}
+	})
+}
+
+// A batch is for one configuration, and for no more permits than a member holds, beside the bounds of a lane.Batch.
+func TestBatch_IsBounded(t *testing.T) {
+	t.Parallel()
+	type adding struct {
+		permits  int64
+		fallback string
+		fits     bool
+	}
+	each(t, map[string][]adding{
+		"permits fit in a member": {{maxPermits - 1, "", true}, {2, "", false}, {1, "", true}, {1, "", false}},
+		"requests":                append(slices.Repeat([]adding{{1, "", true}}, lane.MaxRequests), adding{1, "", false}),
+		"one configuration":       {{1, "1 1 0 0", true}, {1, "2 1 0 0", false}, {1, "", false}, {1, "1 1 0 0", true}},
+	}, func(t *testing.T, all []adding) {
+		b := newTestBatch()
+		requests, sum := 0, int64(0)
+		for i, a := range all {
+			r := newTestRequest(a.permits)
+			if a.fallback != "" {
+				r.limiter = &Limiter{Default: &Default{Fallback: a.fallback}}
+			}
+			require.Equal(t, a.fits, b.add(r, false), "adding %d", i)
+			if a.fits {
+				requests++
+				sum += a.permits
+			}
+		}
+		assert.Len(t, b.requests, requests)
+		assert.Equal(t, sum, b.Sum)
+	})
+}
+
+// newTestJointLine returns the line of a limiter with an interval of a second, in which requests for so many permits
+// wait, the first of which has just been refused.
+func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLine, all []*multiRequest) {
+	t.Helper()
+	rdb, _ := redistest.Mini(t)
+	e := newTestEngine(rdb)
+	e.joints.Lock()
+	q := &queue{engine: e}
+	l = newJointLine(q)
+	q.joint.Store(l)
+	t.Cleanup(func() {
+		l.timer.Stop()
+		e.joints.Unlock()
+	})
+	for i, n := range permits {
+		m := &multiRequest{engine: e, queues: []*queue{q}, claims: []Claim{{Permits: n}}}
+		m.waiter.since, m.waiter.turn = now.Add(time.Duration(i)), make(chan struct{}, 1)
+		l.insert(m)
+		all = append(all, m)
+	}
+	l.note(all[0], time.Hour, time.Second, now)
+	l.run(now)
+	return l, all
+}
+
+// asking returns which of the requests it is the turn of.
+func asking(all []*multiRequest) (turns []int) {
+	for i, m := range all {
+		if m.waiter.asking {
+			turns = append(turns, i)
+		}
+	}
+	return turns
+}
+
+// Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants
+// the fewest.
+func TestJointLine_PassForAllAsksWhomWhatIsFreeMayServe(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		of      int // it was asked for, and refused unless it is granted
+		granted bool
+		free    int64
+		turns   []int // who is asked for next
+		why     string
+	}
+	type row struct {
+		permits []int64 // of all
+		passes  [][]step
+	}
+	each(t, map[string]row{
+		"returns to those for whom there is enough now": {
+			[]int64{9, 5, 6, 2}, [][]step{{
+				{0, false, 3, []int{3}, ""},
+				{3, false, 8, []int{1}, "both were passed over with 3"},
+				{1, false, 7, []int{2}, ""},
+				{2, false, math.MaxInt64, nil, "each is asked for once"},
+			}, {
+				{0, false, 1, []int{3}, "to learn when to go on"},
+				{3, false, 1, nil, "all others want more than it"},
+			}},
+		},
+		"learns from another once the least is granted": {[]int64{9, 4, 5}, [][]step{{{0, false, 3, []int{1}, ""}, {1, true, 2, []int{2}, ""}}}},
+	}, func(t *testing.T, row row) {
+		now := time.Now()
+		l, all := newTestJointLine(t, now, row.permits...)
+		now = now.Add(time.Second)
+		for _, pass := range row.passes {
+			l.run(now)
+			assert.False(t, l.strict)
+			assert.Equal(t, []int{0}, asking(all))
+			for _, s := range pass {
+				if l.asked(all[s.of]); s.granted {
+					l.remove(all[s.of])
+				} else {
+					l.note(all[s.of], time.Hour, time.Second, now)
+				}
+				l.goOn(s.free, now)
+				assert.Equal(t, s.turns, asking(all), s.why)
+			}
+			l.again = true
+		}
+	})
+}
+
+func TestArgumentsOfABatch(t *testing.T) {
+	t.Parallel()
+	first := script.Attempt{Age: -1}
+	b := newTestBatch()
+	require.True(t, b.add(newTestRequest(1), false))
+	assert.Len(t, b.Append(nil, first), 1, "one permit goes without saying")
+	b.fallback = "10 1000 0 0"
+	assert.Equal(t, []any{"1", "10 1000 0 0"}, b.Append(nil, first)[1:], "but before what else there is")
+	b = newTestBatch()
+	require.True(t, b.add(newTestRequest(2), false))
+	assert.Equal(t, []any{"2"}, b.Append(nil, first)[1:])
+}
+
+// Walks over more requests than are handled at once let go of the lock in between, and leave none out.
+func TestLine_AllOfManyWaitersAreAnswered(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		timeout time.Duration // 0: until the Engine is closed, after a minute
+		want    error
+	}
+	each(t, map[string]row{"when their time is over": {time.Second, nil}, "when it closes": {0, limit.ErrClosed}}, func(t *testing.T, row row) {
+		onFar(t, 2, 100*time.Millisecond, func(t *testing.T, e *far) {
+			l := testLimiter("a", "1 3600000 0 0")
+			e.take(t, l, 1)
+			start := time.Now()
+			for range 3*lane.MaxWalk + 1 {
+				e.Go(func() {
+					a, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true, Timeout: row.timeout})
+					assert.ErrorIs(t, err, row.want)
+					assert.False(t, a.Granted)
+					assert.LessOrEqual(t, time.Since(start), cmp.Or(row.timeout, time.Minute)+e.grace)
+				})
+			}
+			if row.timeout == 0 {
+				time.Sleep(time.Minute)
+				require.NoError(t, e.Close(t.Context()))
+			}
+			e.Wait()
+			synctest.Wait() // who answers the last of them counts them out after that
+			assert.Zero(t, e.lanes.Work())
 		})
 	})
 }

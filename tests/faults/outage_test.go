@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -16,12 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
+	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
 // So do those of callers who have gone before a server that hangs, is away, or decides nothing, has told them so.
@@ -275,4 +279,269 @@ func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 			})
 		})
 	}
+}
+
+// hanging makes of a client's server one that hangs, while it is on: go-redis waits for its
+// default timeouts, and can't be interrupted.
+type hanging struct {
+	on        atomic.Bool
+	sent      atomic.Int64 // commands, while it was on
+	now, most atomic.Int64 // round trips under way, and how many were at the same time
+}
+
+func newHanging(rdb redistest.Client) *hanging {
+	h := &hanging{}
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if !h.on.Load() {
+			return next()
+		}
+		h.sent.Add(int64(len(cmds)))
+		raise(&h.most, h.now.Add(1))
+		defer h.now.Add(-1)
+		time.Sleep(3 * time.Second)
+		return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
+	}))
+	return h
+}
+
+func (h *hanging) hang(on bool) { h.on.Store(on) }
+
+// raise makes of the most there has been what is more.
+func raise(most *atomic.Int64, to int64) {
+	for was := most.Load(); to > was && !most.CompareAndSwap(was, to); was = most.Load() {
+	}
+}
+
+// call is a call of a limiter, of a key.
+type call func(ctx context.Context, key string) error
+
+// questions are calls of all limiters, each of a key of its own. The sliding log's
+// thresholds are at the key of that name.
+func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string) map[string]call {
+	of := func(key string) *rratelimiter.RateLimiter {
+		return limitertest.ByDefault(c, key, rratelimiter.PerHour(1000))
+	}
+	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
+	all := map[string]call{
+		"TryAcquireAll": func(ctx context.Context, key string) error {
+			return limitertest.Second(c.TryAcquireAll(ctx, 0, of(key+"1").Claim(1), of(key+"2").Claim(1)))
+		},
+		"Migrate": func(ctx context.Context, key string) error {
+			return limitertest.Second(c.RateLimiter(key).Migrate(ctx))
+		},
+		"slidinglog, SetThreshold": func(ctx context.Context, key string) error { return log.SetThreshold(ctx, key, 5) },
+		"slidinglog, Threshold":    func(ctx context.Context, key string) error { return limitertest.Second(log.Threshold(ctx, key)) },
+	}
+	for name, call := range limitertest.Operations {
+		all[name] = func(ctx context.Context, key string) error { return call(ctx, of(key)) }
+	}
+	for name, l := range map[string]limit.Limiter{
+		"Keyed":       c.Keyed("k:", limitertest.Every(1000, time.Hour)),
+		"fixedwindow": fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 1000, Window: time.Hour}),
+		"slidinglog":  log,
+		"tokenbucket": tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 1000, Refill: 1, Interval: time.Second}),
+	} {
+		all[name] = func(ctx context.Context, key string) error { return limitertest.Second(l.Take(ctx, key+name, 1)) }
+	}
+	return all
+}
+
+// A question is one of questions, and the Client that asks it.
+type question struct {
+	name   string
+	rdb    redistest.Client
+	client *rratelimiter.Client
+	ask    call
+}
+
+func (q *question) limiter(key string) *rratelimiter.RateLimiter {
+	return limitertest.ByDefault(q.client, key, rratelimiter.PerHour(1000))
+}
+
+// eachQuestion runs test in a bubble for each of questions.
+func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
+	t.Helper()
+	names := map[string]string{}
+	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
+		names[name] = name
+	}
+	limitertest.Bubbles(t, names, func(t *testing.T, name string) {
+		_, m := redistest.Mini(t)
+		q := &question{name: name, rdb: redistest.MiniClient(t, m, opt)}
+		q.client = limitertest.NewClient(t, q.rdb)
+		q.ask = questions(q.client, q.rdb, "thresholds")[name]
+		test(t, q)
+	})
+}
+
+// Whatever is asked of a server that hangs, and however many ask: each is answered
+// within a call's time, or when its own is over, few round trips are under way, and
+// nothing more is sent for those who have gone.
+func TestHungServer_CallsEndInTime(t *testing.T) {
+	t.Parallel()
+	eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
+		hook := newHanging(q.rdb)
+		limitertest.MustAcquire(t, q.limiter("other"), 1)
+		hook.hang(true)
+
+		limitertest.Together(300, func(i int) {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			ctx, within, want := t.Context(), 3*time.Second, rratelimiter.ErrUnavailable
+			if i%3 > 0 {
+				within, want = 500*time.Millisecond, context.DeadlineExceeded
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, within)
+				defer cancel()
+			}
+			start := time.Now()
+			assert.ErrorIs(t, q.ask(ctx, fmt.Sprintf("{key%d}", i)), want)
+			assert.LessOrEqual(t, time.Since(start), within)
+		})
+		assert.LessOrEqual(t, hook.most.Load(), int64(3*64))
+		time.Sleep(3*time.Second + 100*time.Millisecond)
+		before := hook.sent.Load()
+		time.Sleep(time.Minute)
+		assert.Equal(t, before, hook.sent.Load(), "sent for callers who have gone")
+		assert.Zero(t, hook.now.Load())
+
+		hook.hang(false)
+		start := time.Now()
+		limitertest.MustAcquire(t, q.limiter("other"), 1)
+		require.NoError(t, q.limiter("other").Release(t.Context(), 1))
+		assert.Less(t, time.Since(start), 10*time.Millisecond)
+		synctest.Wait() // a flight ends a moment after its callers have their answers
+		limitertest.CheckIdle(t, q.client)
+	})
+}
+
+// probePace is how often a server that answers no call is asked.
+const probePace = time.Second / 3
+
+// askWhileItHangs asks a server that hangs, of 40 keys within 100 ms, and lets it answer again
+// after that long. go-redis keeps waiting for answers to earlier commands.
+func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
+	t.Helper()
+	hook.hang(true)
+	for i := range 40 {
+		go func() { _ = ask(context.Background(), fmt.Sprintf("{key%d}", i)) }()
+		time.Sleep(100 * time.Millisecond / 40)
+	}
+	time.Sleep(d - 100*time.Millisecond)
+	hook.hang(false)
+}
+
+// A server that hung and answers again is soon asked, whatever the question, though
+// go-redis still waits on the connections of before. Once it has answered all go through.
+func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, map[string]time.Duration{"soon": 200 * time.Millisecond, "late": 2500 * time.Millisecond}, func(t *testing.T, d time.Duration) {
+		eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
+			askWhileItHangs(t, newHanging(q.rdb), d, q.ask)
+			start := time.Now()
+			require.NotErrorIs(t, q.ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
+			assert.LessOrEqual(t, time.Since(start), probePace+10*time.Millisecond)
+			start = time.Now()
+			limitertest.Together(20, func(i int) {
+				assert.NotErrorIs(t, q.ask(t.Context(), fmt.Sprintf("{new%d}", i)), rratelimiter.ErrUnavailable)
+			})
+			assert.Less(t, time.Since(start), 10*time.Millisecond)
+			time.Sleep(time.Minute)
+		})
+	})
+}
+
+// A cluster of which a master hangs answers for the others. A client that is new, and does not
+// know yet who serves what, still ends its callers' calls in time.
+func TestHungServer_ClusterAnswersForOtherMasters(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "long")
+	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	for _, punctual := range []bool{false, true} {
+		opt := &redistest.Options{ContextTimeoutEnabled: punctual, ReadTimeout: 5 * time.Second} // go-redis' own
+		rdb := cluster.Client(t, opt)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(15*time.Second)) // three attempts
+		var bad, good []*rratelimiter.RateLimiter
+		hangs, _ := cluster.Owner(t, cluster.Slot(t, "a"))
+		for i := range 60 {
+			l := limitertest.ByDefault(client, fmt.Sprintf("%s:%d", redistest.Name(t), i), rratelimiter.PerHour(1000))
+			require.NoError(t, l.Acquire(t.Context(), 1))
+			if owner, _ := cluster.Owner(t, cluster.Slot(t, l.Name())); owner == hangs {
+				bad = append(bad, l)
+			} else {
+				good = append(good, l)
+			}
+		}
+		hangs.Freeze(t)
+		over := limitertest.Go(func() {
+			limitertest.Together(len(bad), func(i int) {
+				assert.ErrorIs(t, limitertest.Second(bad[i].TryAcquire(t.Context(), 1, 200*time.Millisecond)), rratelimiter.ErrUnavailable)
+				assert.ErrorIs(t, limitertest.Second(bad[i].AvailablePermits(t.Context())), rratelimiter.ErrUnavailable)
+			})
+		})
+		time.Sleep(500 * time.Millisecond)
+		for _, l := range good {
+			limitertest.MustAcquire(t, l, 1)
+			limitertest.Available(t, l)
+			require.NoError(t, l.Release(t.Context(), 1))
+		}
+		<-over
+		checkFresh(t, limitertest.NewClient(t, cluster.Client(t, opt)), bad[0].Name(), good[0].Name())
+		hangs.Thaw(t)
+		answers := func() bool { return limitertest.Second(bad[0].Exists(t.Context())) == nil }
+		require.Eventually(t, answers, time.Minute, 10*time.Millisecond)
+	}
+}
+
+func checkFresh(t *testing.T, fresh *rratelimiter.Client, names ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	limitertest.Together(20*len(names), func(i int) {
+		ok, err := fresh.RateLimiter(names[i%len(names)]).TryAcquire(ctx, 1, 200*time.Millisecond)
+		assert.NoError(t, ctx.Err(), "the call ends by itself")
+		assert.Equal(t, ok, err == nil)
+		if err != nil {
+			assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+		}
+	})
+}
+
+// A cluster that is down costs a caller no more than the time of a call, what its client
+// needs to learn of that included. Once the policy decides, no caller waits.
+func TestClusterDown_CallsEndInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{"10.0.0.1:7000", "10.0.0.2:7000"}, PoolSize: 256,
+			Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done() // no packet comes back
+				return nil, ctx.Err()
+			},
+		})
+		defer func() {
+			assert.NoError(t, rdb.Close())
+			time.Sleep(time.Minute)
+		}()
+		const callTime = 500 * time.Millisecond
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(callTime))
+		slowest := func(calls int, ask func() error) (slowest time.Duration) {
+			for range calls {
+				start := time.Now()
+				assert.NoError(t, ask())
+				slowest = max(slowest, time.Since(start))
+				time.Sleep(10 * time.Millisecond)
+			}
+			return slowest
+		}
+		plain := client.RateLimiter("plain", rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
+		assert.LessOrEqual(t, slowest(5, func() error {
+			assert.ErrorIs(t, limitertest.Second(plain.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
+			assert.ErrorIs(t, limitertest.Second(plain.Config(t.Context())), rratelimiter.ErrUnavailable)
+			return nil
+		}), 2*callTime, "two calls")
+		guarded := client.RateLimiter("guarded", rratelimiter.WithFailure(limit.FailOpen()))
+		ask := func() error { return limitertest.Second(guarded.TryAcquire(t.Context(), 1, 0)) }
+		assert.LessOrEqual(t, slowest(5, ask), callTime)
+		assert.LessOrEqual(t, slowest(200, ask), 5*time.Millisecond, "a probe's begin at most")
+	})
 }
