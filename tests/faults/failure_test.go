@@ -52,9 +52,9 @@ func observed(t *testing.T, test func(t *testing.T, s *scene), opts ...rratelimi
 	})
 }
 
-// limiter returns the limiter "orders" of that many permits an hour.
-func (s *scene) limiter(rate int64) *rratelimiter.RateLimiter {
-	return limitertest.ByDefault(s.client, "orders", rratelimiter.PerHour(rate))
+// limiter returns one of that many permits an hour.
+func (s *scene) limiter(name string, rate int64) *rratelimiter.RateLimiter {
+	return limitertest.ByDefault(s.client, name, rratelimiter.PerHour(rate))
 }
 
 // taking returns a Take of one permit of a key.
@@ -116,7 +116,7 @@ var outageTests = map[string]struct {
 	run func(t *testing.T, s *scene)
 }{
 	"FailOpen": {limit.FailOpen(), func(t *testing.T, s *scene) {
-		l := s.limiter(5)
+		l := s.limiter("orders", 5)
 		limitertest.MustAcquire(t, l, 5)
 		limitertest.MustRefuse(t, l, 1)
 		s.fail(t, l)
@@ -146,7 +146,7 @@ var outageTests = map[string]struct {
 		assert.Equal(t, open, sources[limit.FromOpen])
 	}},
 	"FailClosed answers at once": {limit.FailClosed(), func(t *testing.T, s *scene) {
-		l := s.limiter(5)
+		l := s.limiter("orders", 5)
 		s.fail(t, l)
 		atOnce(t, func() (bool, error) {
 			_, err := l.TryAcquire(t.Context(), 1, time.Minute)
@@ -182,7 +182,7 @@ var outageTests = map[string]struct {
 		assert.InDelta(t, 60, time.Since(start).Seconds(), 15)
 	}},
 	"waiters go back to Redis": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
-		l := s.limiter(2)
+		l := s.limiter("orders", 2)
 		s.fail(t, l)
 		s.hook.hang(false)
 		start := time.Now()
@@ -245,7 +245,7 @@ var outageTests = map[string]struct {
 	}},
 	// What one limiter of a Client has found out about a server, all of them know.
 	"limiters of a Client share a breaker": {limit.FailOpen(), func(t *testing.T, s *scene) {
-		orders := s.limiter(5)
+		orders := s.limiter("orders", 5)
 		take := taking(t.Context(), fixedwindow.New(s.client, fixedwindow.Config{Limit: 5, Window: time.Hour}))
 		assert.True(t, atOnce(t, take))
 		s.fail(t, orders)
@@ -284,7 +284,7 @@ var outageTests = map[string]struct {
 	// Calls go to a server that answers probes and decides nothing ever more rarely, and soon
 	// again once it has decided one.
 	"the breaker backs off": {limit.FailOpen(), func(t *testing.T, s *scene) {
-		l := s.limiter(1)
+		l := s.limiter("orders", 1)
 		limitertest.MustAcquire(t, l, 1)
 		down := true
 		s.refuse("READONLY no", func(sha any) bool { return down && sha == lua.Acquire.SHA })
@@ -348,7 +348,7 @@ var outageTests = map[string]struct {
 	// Close fails those who wait for a local limiter, and returns when they are done. What a
 	// policy granted is not released after it.
 	"Close": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
-		l, other := limitertest.ByDefault(s.client, "{s}a", rratelimiter.PerHour(6)), limitertest.ByDefault(s.client, "{s}b", rratelimiter.PerHour(6))
+		l, other := s.limiter("{s}a", 6), s.limiter("{s}b", 6)
 		s.fail(t, l)
 		var ended redistest.List[error]
 		calls := []func() error{
@@ -421,7 +421,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 		"local": {limit.FailLocal(0.5), []int64{3, 1, 0, 0, 0}},
 	}, func(t *testing.T, test row) {
 		duringOutages(t, test.how, func(t *testing.T, s *scene) {
-			l := s.limiter(8)
+			l := s.limiter("orders", 8)
 			keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
 			s.hook.hang(true)
 			for i, want := range test.want {

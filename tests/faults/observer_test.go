@@ -22,11 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// hundred returns a limiter of that many permits an hour.
-func (s *scene) hundred(name string) *rratelimiter.RateLimiter {
-	return limitertest.ByDefault(s.client, name, rratelimiter.PerHour(100))
-}
-
 // checkTold checks that an event of that kind came once, or never.
 func (s *scene) checkTold(t *testing.T, kind limit.EventKind, limiter string, once bool) {
 	t.Helper()
@@ -41,7 +36,7 @@ func TestObserverReceivesAHang(t *testing.T) {
 	t.Parallel()
 	said := &bytes.Buffer{}
 	observed(t, func(t *testing.T, s *scene) {
-		l := s.hundred("orders")
+		l := s.limiter("orders", 100)
 		limitertest.MustAcquire(t, l, 1)
 		s.told.Decisions()
 
@@ -75,7 +70,7 @@ func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 	t.Parallel()
 	type call = func(ctx context.Context, s *scene, window *fixedwindow.Limiter) error
 	acquire := func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
-		return s.hundred("orders").Acquire(ctx, 7)
+		return s.limiter("orders", 100).Acquire(ctx, 7)
 	}
 	type row struct {
 		limiter string
@@ -86,7 +81,7 @@ func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 		"granted":  {"orders", true, acquire},
 		"in doubt": {"orders", false, acquire},
 		"in doubt, of several": {"{s}a", false, func(ctx context.Context, s *scene, _ *fixedwindow.Limiter) error {
-			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.hundred("{s}a").Claim(7), s.hundred("{s}b").Claim(7)))
+			return limitertest.Second(s.client.TryAcquireAll(ctx, 0, s.limiter("{s}a", 100).Claim(7), s.limiter("{s}b", 100).Claim(7)))
 		}},
 		"in doubt, of a window": {"keys", false, func(ctx context.Context, _ *scene, window *fixedwindow.Limiter) error {
 			return limitertest.Second(window.Take(ctx, "ann", 7))
@@ -95,7 +90,7 @@ func TestObserverReceivesPermitsGivenUp(t *testing.T) {
 		observed(t, func(t *testing.T, s *scene) {
 			window := fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour}, rratelimiter.WithName("keys"))
 			if r.granted {
-				limitertest.MustAcquire(t, s.hundred("orders"), 1)
+				limitertest.MustAcquire(t, s.limiter("orders", 100), 1)
 				synctest.Wait() // its flight is over
 				var once sync.Once
 				s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
@@ -143,7 +138,7 @@ func TestObserverReceivesRepairs(t *testing.T) {
 	}
 	tryAll := func(permits int64) call {
 		return func(t *testing.T, s *scene, l *rratelimiter.RateLimiter) {
-			limitertest.TryAll(t, s.client, permits, s.hundred("{orders}:whole"), l)
+			limitertest.TryAll(t, s.client, permits, s.limiter("{orders}:whole", 100), l)
 		}
 	}
 	reads := func(t *testing.T, _ *scene, l *rratelimiter.RateLimiter) { limitertest.Available(t, l) }
@@ -169,7 +164,7 @@ func TestObserverReceivesRepairs(t *testing.T) {
 		"TryAcquireAll, a lost set, and refused":   {lose(set), tryAll(98), true},
 	}, func(t *testing.T, r row) {
 		observed(t, func(t *testing.T, s *scene) {
-			l := s.hundred("{orders}")
+			l := s.limiter("{orders}", 100)
 			limitertest.MustAcquire(t, l, 4)
 			for range 2 {
 				r.damage(t, s.rdb)

@@ -315,12 +315,22 @@ func raise(most *atomic.Int64, to int64) {
 // call is a call of a limiter, of a key.
 type call func(ctx context.Context, key string) error
 
+// A question is one of a Client's questions.
+type question struct {
+	name   string
+	rdb    redistest.Client
+	client *rratelimiter.Client
+	ask    call
+}
+
+func (q *question) limiter(key string) *rratelimiter.RateLimiter {
+	return limitertest.ByDefault(q.client, key, rratelimiter.PerHour(1000))
+}
+
 // questions are calls of all limiters, each of a key of its own. The sliding log's
 // thresholds are at the key of that name.
-func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string) map[string]call {
-	of := func(key string) *rratelimiter.RateLimiter {
-		return limitertest.ByDefault(c, key, rratelimiter.PerHour(1000))
-	}
+func (q *question) questions(thresholds string) map[string]call {
+	c, rdb, of := q.client, q.rdb, q.limiter
 	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
 	all := map[string]call{
 		"TryAcquireAll": func(ctx context.Context, key string) error {
@@ -346,30 +356,18 @@ func questions(c *rratelimiter.Client, rdb rratelimiter.Redis, thresholds string
 	return all
 }
 
-// A question is one of questions, and the Client that asks it.
-type question struct {
-	name   string
-	rdb    redistest.Client
-	client *rratelimiter.Client
-	ask    call
-}
-
-func (q *question) limiter(key string) *rratelimiter.RateLimiter {
-	return limitertest.ByDefault(q.client, key, rratelimiter.PerHour(1000))
-}
-
 // eachQuestion runs test in a bubble for each of questions.
 func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
 	names := map[string]string{}
-	for name := range questions(rratelimiter.New(nil, limitertest.Patient()), nil, "") {
+	for name := range (&question{client: rratelimiter.New(nil, limitertest.Patient())}).questions("") {
 		names[name] = name
 	}
 	limitertest.Bubbles(t, names, func(t *testing.T, name string) {
 		_, m := redistest.Mini(t)
 		q := &question{name: name, rdb: redistest.MiniClient(t, m, opt)}
 		q.client = limitertest.NewClient(t, q.rdb)
-		q.ask = questions(q.client, q.rdb, "thresholds")[name]
+		q.ask = q.questions("thresholds")[name]
 		test(t, q)
 	})
 }
@@ -414,29 +412,21 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 	})
 }
 
-// probePace is how often a server that answers no call is asked.
-const probePace = time.Second / 3
-
-// askWhileItHangs asks a server that hangs, of 40 keys within 100 ms, and lets it answer again
-// after that long. go-redis keeps waiting for answers to earlier commands.
-func askWhileItHangs(t *testing.T, hook *hanging, d time.Duration, ask call) {
-	t.Helper()
-	hook.hang(true)
-	for i := range 40 {
-		go func() { _ = ask(context.Background(), fmt.Sprintf("{key%d}", i)) }()
-		time.Sleep(100 * time.Millisecond / 40)
-	}
-	time.Sleep(d - 100*time.Millisecond)
-	hook.hang(false)
-}
-
 // A server that hung and answers again is soon asked, whatever the question, though
 // go-redis still waits on the connections of before. Once it has answered all go through.
 func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {
 	t.Parallel()
+	const probePace = time.Second / 3 // how often a server that answers no call is asked
 	limitertest.Each(t, map[string]time.Duration{"soon": 200 * time.Millisecond, "late": 2500 * time.Millisecond}, func(t *testing.T, d time.Duration) {
 		eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {
-			askWhileItHangs(t, newHanging(q.rdb), d, q.ask)
+			hook := newHanging(q.rdb)
+			hook.hang(true)
+			for i := range 40 { // within 100 ms
+				go func() { _ = q.ask(context.Background(), fmt.Sprintf("{key%d}", i)) }()
+				time.Sleep(100 * time.Millisecond / 40)
+			}
+			time.Sleep(d - 100*time.Millisecond)
+			hook.hang(false)
 			start := time.Now()
 			require.NotErrorIs(t, q.ask(t.Context(), "{new}"), rratelimiter.ErrUnavailable)
 			assert.LessOrEqual(t, time.Since(start), probePace+10*time.Millisecond)
@@ -485,25 +475,21 @@ func TestHungServer_ClusterAnswersForOtherMasters(t *testing.T) {
 			require.NoError(t, l.Release(t.Context(), 1))
 		}
 		<-over
-		checkFresh(t, limitertest.NewClient(t, cluster.Client(t, opt)), bad[0].Name(), good[0].Name())
+		fresh, names := limitertest.NewClient(t, cluster.Client(t, opt)), []string{bad[0].Name(), good[0].Name()}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		limitertest.Together(40, func(i int) {
+			ok, err := fresh.RateLimiter(names[i%2]).TryAcquire(ctx, 1, 200*time.Millisecond)
+			assert.NoError(t, ctx.Err(), "the call ends by itself")
+			assert.Equal(t, ok, err == nil)
+			if err != nil {
+				assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			}
+		})
+		cancel()
 		hangs.Thaw(t)
 		answers := func() bool { return limitertest.Second(bad[0].Exists(t.Context())) == nil }
 		require.Eventually(t, answers, time.Minute, 10*time.Millisecond)
 	}
-}
-
-func checkFresh(t *testing.T, fresh *rratelimiter.Client, names ...string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	limitertest.Together(20*len(names), func(i int) {
-		ok, err := fresh.RateLimiter(names[i%len(names)]).TryAcquire(ctx, 1, 200*time.Millisecond)
-		assert.NoError(t, ctx.Err(), "the call ends by itself")
-		assert.Equal(t, ok, err == nil)
-		if err != nil {
-			assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
-		}
-	})
 }
 
 // A cluster that is down costs a caller no more than the time of a call, what its client

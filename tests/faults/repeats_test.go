@@ -134,12 +134,6 @@ func releases(own, others three) func(t *testing.T, w *bundle) {
 	}
 }
 
-// aboveRate asks for more than the rate, and is answered so.
-var aboveRate = verb{scripts: []*lua.Script{lua.Acquire}, do: func(t *testing.T, w *bundle) (three, error) {
-	require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 11, 0)), rratelimiter.ErrPermitsExceedRate)
-	return three{}, nil
-}}
-
 // ends lets an override of each limiter's rate be over: that rate is back then.
 func ends(rate int64) func(t *testing.T, w *bundle) {
 	return func(t *testing.T, w *bundle) {
@@ -172,7 +166,7 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 	t.Parallel()
 	interfere(t, map[string]interference{
 		"TryAcquire, refused, permits released since":      {asks(10, []int64{0}, try(3)...), releases(three{}, three{8}), three{8}},
-		"batch of Reserve, refused, others released since": {asks(6, []int64{0, 3}, reserve(5, 3)...), releases(three{}, three{6}), three{6}},
+		"batch of Reserve, refused, others released since": {asks(6, []int64{0, 3}, reserve(nil, 5, 3)...), releases(three{}, three{6}), three{6}},
 		"TryAcquire, granted, some released since":         {asks(2, []int64{5}, try(5)...), releases(three{2}, three{}), three{2}},
 		"TryAcquire, granted, all released since":          {asks(2, []int64{5}, try(5)...), releases(three{5}, three{}), three{5}},
 		"batch, granted, few are free":                     {asks(0, []int64{3, 3}, try(3, 3)...), releases(three{}, three{}), three{}},
@@ -180,7 +174,10 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 		"batch, granted in part, some released since":      {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{1}, three{}), three{1}},
 		"batch, granted in part, all released since":       {asks(4, []int64{3, 0, 2}, try(3, 4, 2)...), releases(three{5}, three{}), three{5}},
 		"Settle, all released since":                       {settleCase{used: 9}.settles(), releases(three{100}, three{}), three{11}},
-		"TryAcquire above the rate, a higher rate since": {aboveRate, func(t *testing.T, w *bundle) {
+		"TryAcquire above the rate, a higher rate since": {verb{scripts: []*lua.Script{lua.Acquire}, do: func(t *testing.T, w *bundle) (three, error) {
+			require.ErrorIs(t, limitertest.Second(w.TryAcquire(t.Context(), 11, 0)), rratelimiter.ErrPermitsExceedRate)
+			return three{}, nil
+		}}, func(t *testing.T, w *bundle) {
 			w.Rate = 19
 			require.NoError(t, limitertest.Second(w.Other.UpdateRate(t.Context(), limitertest.Hourly(19), rratelimiter.KeepState())))
 		}, three{}},
@@ -344,7 +341,8 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 			},
 		}, 1300 + 600},
 	}, func(t *testing.T, rdb redistest.Client, tt row) {
-		w := newWire(t, rdb, 2500, tt.inUse)
+		w := limitertest.NewWire(t, rdb, limitertest.Hourly(2500), false)
+		limitertest.MustAcquire(t, w.Other, tt.inUse)
 		if tt.before != nil {
 			tt.before(t, w)
 		}
@@ -368,7 +366,7 @@ func TestTryAcquireAll_AttemptArrivesDuringRepeat(t *testing.T) {
 	t.Parallel()
 	for arrives := 1; arrives <= 4; arrives++ {
 		eachLayout(t, fmt.Sprint("after call ", arrives-1), func(t *testing.T, rdb redistest.Client, version string) {
-			w := newBundle(t, rdb, 1000, version)
+			w := verb{several: true}.wires(t, rdb, 1000, version)
 			for i, each := range w.each {
 				limitertest.MustAcquire(t, w.others[i], 1)
 				limitertest.AddGrants(t, w.Redis, each.Keys.Permits, 0, 400, 1)
@@ -453,7 +451,7 @@ func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	limitertest.VirtualServer(t, map[string]row{
 		"TryAcquire": {lua.Acquire, 1}, "TryAcquireAll": {lua.AcquireAll, 3},
 	}, func(t *testing.T, rdb redistest.Client, r row) {
-		w := newBundle(t, rdb, 10, "4.7.0")
+		w := verb{several: true}.wires(t, rdb, 10, "4.7.0")
 		w.own = w.own[:r.limiters]
 		w.mustTryAll(t, 4)
 		var released sync.WaitGroup
@@ -488,7 +486,7 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 		"behind many that go":  {1: 1000, 2: -900},
 		"behind more and more": {1: 300, 2: 300, 3: 300},
 	}, func(t *testing.T, rdb redistest.Client, come map[int]int) {
-		w := newWire(t, rdb, 2000, 0)
+		w := limitertest.NewWire(t, rdb, limitertest.Hourly(2000), false)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan struct{})
 		others := 0
@@ -521,7 +519,8 @@ func TestGiveBackFindsItsMember(t *testing.T) {
 func TestReleaseAfterAGiveBackInDoubt(t *testing.T) {
 	t.Parallel()
 	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
-		w := newWire(t, rdb, 10, 2)
+		w := limitertest.NewWire(t, rdb, limitertest.Hourly(10), false)
+		limitertest.MustAcquire(t, w.Other, 2)
 		w.On(lua.GiveBack, redistest.DropAnswer, redistest.DropAnswer)
 		got := w.CancelledInFlight(t, []int64{3, 4}, []bool{true, false})
 		assert.EqualValues(t, 4, limitertest.Sum(got))

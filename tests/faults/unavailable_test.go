@@ -164,7 +164,7 @@ func TestHookPanic_ReachesAllInItsFlight(t *testing.T) {
 				}
 			}))
 			if strings.HasSuffix(q.name, "Threshold") {
-				q.ask = questions(q.client, q.rdb, "{bad}")[q.name]
+				q.ask = q.questions("{bad}")[q.name]
 			}
 			for range 3 {
 				for _, key := range []string{"{bad}", "{good}"} {

@@ -61,8 +61,8 @@ func verbs() map[string]verb {
 		"batch in part, PER_CLIENT":      asks(4, []int64{3, 1, 0, 2}, try(3, 1, 5, 2)...).perClient(),
 		"batch in part, by default":      asks(0, []int64{3, 1, 5, 0}, try(3, 1, 5, 2)...).setsUp(),
 		"batch of TakeUpTo":              asks(4, nil, limitertest.UpToFor(5), limitertest.UpToFor(20)).shortly(),
-		"batch of Reserve":               asks(4, []int64{3, 1, 0, 2}, reserve(3, 1, 5, 2)...),
-		"batch of Reserve, held":         asks(4, []int64{3, 0, 2}, reserveFor(hold, 3, 5, 2)...),
+		"batch of Reserve":               asks(4, []int64{3, 1, 0, 2}, reserve(nil, 3, 1, 5, 2)...),
+		"batch of Reserve, held":         asks(4, []int64{3, 0, 2}, reserve(held, 3, 5, 2)...),
 		"Reserve, each with its hold": asks(1, []int64{3, 5, 0},
 			limitertest.ReserveFor(3, hold), limitertest.ReserveFor(5), limitertest.ReserveFor(2, shorter)),
 		"batch with Take": asks(4, []int64{3, 1, 0, 2},
@@ -81,8 +81,6 @@ func verbs() map[string]verb {
 		"ReserveAll and Settle, refused":   claims(three{2, 4, 8}, &three{2, 1, 13}),
 		"ReserveAll and Settle, held":      claims(three{2, 4, 1}, &three{2, 1, 13}, hold),
 		"ReserveAll, held, and cancelled":  claims(three{2, 4, 1}, &three{}, hold),
-		"Release of several calls":         releasesMany(),
-		"Migrate":                          migrates(),
 		"undo":                             undoes(0),
 		"undo, some were taken":            undoes(1),
 		"caller gone":                      gone([]int64{3}, []bool{true}, 0),
@@ -94,6 +92,18 @@ func verbs() map[string]verb {
 			return limitertest.Second(w.Client.TakeAll(ctx, w.claims(three{2, 4, 1})...))
 		}),
 		"TryAcquire of all, after a refusal": afterRefusal(asks(0, []int64{10}, try(10)...)),
+		"Release of several calls": {inUse: three{7}, whole: true, once: true, brief: true, do: func(t *testing.T, w *bundle) (three, error) {
+			for range 130 {
+				w.ManyRows(t, 0, 1)
+			}
+			return three{-1}, w.Release(t.Context(), 131)
+		}},
+		"Migrate": {scripts: []*lua.Script{lua.Migrate}, inUse: three{2}, do: func(t *testing.T, w *bundle) (three, error) {
+			if err := limitertest.Second(w.Migrate(t.Context())); !errors.Is(err, rratelimiter.ErrUnsupported) {
+				return three{}, err
+			}
+			return three{}, nil
+		}},
 	}
 	for name, c := range settleCases {
 		all[name] = c.settles()
@@ -143,14 +153,8 @@ func try(permits ...int64) (requests []limitertest.Request) {
 	return requests
 }
 
-func reserve(permits ...int64) []limitertest.Request { return reserveFor(nil, permits...) }
-
-// reserveFor returns a Reserve for each, with a hold if there is one.
-func reserveFor(hold rratelimiter.ReserveOption, permits ...int64) (requests []limitertest.Request) {
-	var opts []rratelimiter.ReserveOption
-	if hold != nil {
-		opts = append(opts, hold)
-	}
+// reserve returns a Reserve for each.
+func reserve(opts []rratelimiter.ReserveOption, permits ...int64) (requests []limitertest.Request) {
 	for _, n := range permits {
 		requests = append(requests, limitertest.ReserveFor(n, opts...))
 	}
@@ -416,31 +420,6 @@ func goneFrom(ask func(ctx context.Context, w *bundle) error) verb {
 			err := ask(ctx, w)
 			close(gone)
 			assert.ErrorIs(t, err, context.Canceled)
-			return three{}, nil
-		},
-	}
-}
-
-// releasesMany is a Release of more permits than one call gives back.
-func releasesMany() verb {
-	return verb{
-		inUse: three{7}, whole: true, once: true, brief: true,
-		do: func(t *testing.T, w *bundle) (three, error) {
-			for range 130 {
-				w.ManyRows(t, 0, 1)
-			}
-			return three{-1}, w.Release(t.Context(), 131)
-		},
-	}
-}
-
-func migrates() verb {
-	return verb{
-		scripts: []*lua.Script{lua.Migrate}, inUse: three{2},
-		do: func(t *testing.T, w *bundle) (three, error) {
-			if err := limitertest.Second(w.Migrate(t.Context())); !errors.Is(err, rratelimiter.ErrUnsupported) {
-				return three{}, err
-			}
 			return three{}, nil
 		},
 	}

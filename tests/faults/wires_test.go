@@ -66,16 +66,6 @@ func eachLayout(t *testing.T, name string, test func(t *testing.T, rdb redistest
 	}
 }
 
-// newWire returns a limiter of that rate, of which another Client has taken some permits.
-func newWire(t testing.TB, rdb redistest.Client, rate, inUse int64) *limitertest.Wire {
-	t.Helper()
-	w := limitertest.NewWire(t, rdb, limitertest.Hourly(rate), false)
-	if inUse > 0 {
-		limitertest.MustAcquire(t, w.Other, inUse)
-	}
-	return w
-}
-
 // three are permits of the limiters of a bundle.
 type three [3]int64
 
@@ -92,12 +82,6 @@ type bundle struct {
 
 	runs  bool              // what is asked reaches Redis
 	check func(what string) // what else must hold of it, if anything
-}
-
-// newBundle returns three limiters of that rate.
-func newBundle(t testing.TB, rdb redistest.Client, rate int64, version string) *bundle {
-	t.Helper()
-	return verb{several: true}.wires(t, rdb, rate, version)
 }
 
 // wires returns the verb's limiters. Of several the second is of type PerClient, and the third is set up by its first use.
