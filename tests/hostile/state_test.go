@@ -37,9 +37,10 @@ var leaks = []string{"attempt to", "bad argument", "user_script", "<string>", "u
 
 var names atomic.Int64
 
-// place is where a fuzz target works: names of its own on a server that others use.
+// place is where a fuzz target works: a limiter with a name of its own on a server that others use. Its callers hold what was taken
+// within one interval.
 type place struct {
-	t   testing.TB
+	t   *testing.T
 	ctx context.Context
 	rdb redistest.Client
 	d   *fuzztest.Draw
@@ -47,24 +48,11 @@ type place struct {
 	did []string
 
 	mini bool // on miniredis, whose Lua reads no "-inf": Redis' tonumber does
-}
 
-func newPlace(t testing.TB, rdb redistest.Client, data []byte) (p *place, name string) {
-	p = &place{t: t, ctx: context.Background(), rdb: rdb, d: fuzztest.NewDraw(data)}
-	now, err := rdb.Time(p.ctx).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.now = now
-	return p, "hostile" + strconv.FormatInt(names.Add(1), 10)
-}
-
-// end prints the steps if the test failed, and removes all keys.
-func (p *place) end(keys ...string) {
-	if p.t.Failed() {
-		p.t.Log(strings.Join(p.did, "\n"))
-	}
-	p.rdb.Del(p.ctx, keys...)
+	l     *rratelimiter.RateLimiter
+	keys  redisson.Keys
+	holds int64 // granted less released; at least 0
+	rate  int64 // the highest since
 }
 
 // went notes how a call went, and checks its error; it reports whether there was none.
@@ -80,14 +68,6 @@ func (p *place) went(what string, err error) bool {
 		p.t.Errorf("%s: %v", what, err)
 	}
 	return false
-}
-
-// checkTook checks that a call took no longer than even a slow machine explains.
-func (p *place) checkTook(what string, start time.Time) {
-	p.t.Helper()
-	if took := time.Since(start); took > time.Minute {
-		p.t.Errorf("%s took %v", what, took)
-	}
 }
 
 func (p *place) note(format string, args ...any) { p.did = append(p.did, fmt.Sprintf(format, args...)) }
@@ -189,9 +169,10 @@ func fuzzState(f *testing.F, rdb redistest.Client, mini bool) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, name := newPlace(t, rdb, data)
-		p.mini = mini
-		tryState(p, name)
+		now, err := rdb.Time(t.Context()).Result()
+		require.NoError(t, err)
+		p := &place{t: t, ctx: t.Context(), rdb: rdb, d: fuzztest.NewDraw(data), now: now, mini: mini}
+		p.tryState("hostile" + strconv.FormatInt(names.Add(1), 10))
 	})
 }
 
@@ -207,66 +188,50 @@ func (p *place) checkDecision(d limit.Decision, err error, n int64) int64 {
 	return n
 }
 
-// checkUpTo is checkDecision for what TakeUpTo answered.
-func (p *place) checkUpTo(taken int64, d limit.Decision, err error, n int64) int64 {
-	p.checkDecision(d, err, n)
-	if taken < 0 || taken > n || d.Granted != (taken > 0) {
-		p.t.Errorf("%d of %d were taken: %+v, %v", taken, n, d, err)
-	}
-	return taken
-}
-
-// usage is what a limiter's callers hold, all of it taken within one interval.
-type usage struct {
-	*place
-
-	client *rratelimiter.Client
-
-	l     *rratelimiter.RateLimiter
-	keys  redisson.Keys
-	holds int64 // granted less released; at least 0
-	rate  int64 // the highest since
-}
-
 // stored returns a number of the configuration, and whether it is one.
-func (u *usage) stored(field string) (int64, bool) {
-	n, err := strconv.ParseInt(u.rdb.HGet(u.ctx, u.keys.Config, field).Val(), 10, 64)
+func (p *place) stored(field string) (int64, bool) {
+	n, err := strconv.ParseInt(p.rdb.HGet(p.ctx, p.keys.Config, field).Val(), 10, 64)
 	return n, err == nil
 }
 
 // check compares the held permits with the rate.
-func (u *usage) check(what string) {
-	rate, ok := u.stored("rate")
-	interval, known := u.stored("interval")
+func (p *place) check(what string) {
+	rate, ok := p.stored("rate")
+	interval, known := p.stored("interval")
 	if !ok || !known || interval < time.Hour.Milliseconds()/2 {
-		u.holds = 0 // without a rate nothing is granted; with a short one permits come back
+		p.holds = 0 // without a rate nothing is granted; with a short one permits come back
 		return
 	}
-	u.rate = max(u.rate, rate)
-	if u.holds > u.rate {
-		u.t.Errorf("%s: %d permits are held of %d", what, u.holds, u.rate)
+	p.rate = max(p.rate, rate)
+	if p.holds > p.rate {
+		p.t.Errorf("%s: %d permits are held of %d", what, p.holds, p.rate)
 	}
-	free, err := u.l.AvailablePermits(u.ctx)
-	if u.went(fmt.Sprint(u.holds, " held, ", free, " free"), err) && free > max(0, u.rate-u.holds) {
-		u.t.Errorf("%s: %d permits are held and %d free of %d", what, u.holds, free, u.rate)
+	free, err := p.l.AvailablePermits(p.ctx)
+	if p.went(fmt.Sprint(p.holds, " held, ", free, " free"), err) && free > max(0, p.rate-p.holds) {
+		p.t.Errorf("%s: %d permits are held and %d free of %d", what, p.holds, free, p.rate)
 	}
 }
 
-func tryState(p *place, name string) {
+func (p *place) tryState(name string) {
 	const id = "client"
-	u := &usage{place: p, keys: redisson.KeysOf(name, id)}
-	defer p.end(append(u.keys.List(), redisson.KeysOf(limitertest.Besides(name), id).List()...)...)
-	p.do("HSET", u.keys.Config, "rate", fuzztest.One(p.d, "10", "1", "1000", "-5", "9007199254740991"),
+	p.keys = redisson.KeysOf(name, id)
+	defer func() {
+		if p.t.Failed() {
+			p.t.Log(strings.Join(p.did, "\n"))
+		}
+		p.rdb.Del(p.ctx, append(p.keys.List(), redisson.KeysOf(limitertest.Besides(name), id).List()...)...)
+	}()
+	p.do("HSET", p.keys.Config, "rate", fuzztest.One(p.d, "10", "1", "1000", "-5", "9007199254740991"),
 		"interval", fuzztest.One(p.d, "3600000", "7200000", "9007199254740991", "1000", "0"), "type", strconv.Itoa(p.d.N(2)))
 	if p.d.N(4) == 3 {
-		p.do("HDEL", u.keys.Config, fuzztest.One(p.d, "rate", "interval", "type"))
+		p.do("HDEL", p.keys.Config, fuzztest.One(p.d, "rate", "interval", "type"))
 	}
-	for _, key := range u.keys.List() {
+	for _, key := range p.keys.List() {
 		usual := "zset"
 		switch key {
-		case u.keys.Config:
+		case p.keys.Config:
 			usual = "hash"
-		case u.keys.Value, u.keys.ClientValue:
+		case p.keys.Value, p.keys.ClientValue:
 			usual = "string"
 		}
 		for range p.d.N(3) {
@@ -283,83 +248,88 @@ func tryState(p *place, name string) {
 	if p.d.N(2) == 1 {
 		with = append(with, rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 	}
-	u.client, u.l = client, client.RateLimiter(name, with...)
+	p.l = client.RateLimiter(name, with...)
 	for range 1 + p.d.N(6) {
-		u.use()
+		p.use()
 	}
 }
 
 // use makes a call.
-func (u *usage) use() {
-	n := 1 + int64(u.d.N(12))
+func (p *place) use() {
+	n := 1 + int64(p.d.N(12))
 	start := time.Now()
-	what := fuzztest.One(u.d, "Take", "TryAcquire", "Take", "Release", "KeepState", "Migrate", "AvailablePermits", "Config", "TrySetRate", "SetRate",
+	what := fuzztest.One(p.d, "Take", "TryAcquire", "Take", "Release", "KeepState", "Migrate", "AvailablePermits", "Config", "TrySetRate", "SetRate",
 		"Expire", "ClearExpire", "TTL", "Exists", "Delete", "Rename", "Peek", "Peek", "TakeUpTo", "TakeUpTo", "Reset", "Reserve", "Reserve")
 	switch what {
 	case "Take":
-		d, err := u.l.Take(u.ctx, n)
-		u.holds += u.checkDecision(d, err, n)
+		d, err := p.l.Take(p.ctx, n)
+		p.holds += p.checkDecision(d, err, n)
 	case "TakeUpTo":
-		taken, d, err := u.l.TakeUpTo(u.ctx, n)
-		u.holds += u.checkUpTo(taken, d, err, n)
+		taken, d, err := p.l.TakeUpTo(p.ctx, n)
+		if p.checkDecision(d, err, n); taken < 0 || taken > n || d.Granted != (taken > 0) {
+			p.t.Errorf("%d of %d were taken: %+v, %v", taken, n, d, err)
+		}
+		p.holds += taken
 	case "Peek":
-		u.peek(n)
+		p.peek(n)
 	case "Reserve":
-		u.reserve(n)
+		p.reserve(n)
 	case "TryAcquire":
-		ok, err := u.l.TryAcquire(u.ctx, n, 0)
-		if u.went(fmt.Sprint(what, n, ok), err) && ok {
-			u.holds += n
+		ok, err := p.l.TryAcquire(p.ctx, n, 0)
+		if p.went(fmt.Sprint(what, n, ok), err) && ok {
+			p.holds += n
 		}
 	case "Release":
-		if u.went(fmt.Sprint(what, n), u.l.Release(u.ctx, n)) {
-			u.holds = max(0, u.holds-n)
+		if p.went(fmt.Sprint(what, n), p.l.Release(p.ctx, n)) {
+			p.holds = max(0, p.holds-n)
 		}
 	case "KeepState":
-		kind, _ := u.stored("type")
+		kind, _ := p.stored("type")
 		cfg := rratelimiter.Config{Type: rratelimiter.RateType(kind & 1), Rate: n, Interval: time.Hour}
-		u.went(fmt.Sprint(what, n), u.l.SetRate(u.ctx, cfg, rratelimiter.KeepState()))
+		p.went(fmt.Sprint(what, n), p.l.SetRate(p.ctx, cfg, rratelimiter.KeepState()))
 	case "Migrate":
-		u.went(what, limitertest.Second(u.l.Migrate(u.ctx)))
+		p.went(what, limitertest.Second(p.l.Migrate(p.ctx)))
 	default:
-		went := u.went(what, limitertest.Operations[what](u.ctx, u.l))
+		went := p.went(what, limitertest.Operations[what](p.ctx, p.l))
 		switch what {
 		case "SetRate", "Delete", "Rename", "TrySetRate": // with one of its own the limiter starts full
-			u.holds, u.rate = 0, 0
+			p.holds, p.rate = 0, 0
 		case "Reset":
 			if went {
-				u.holds = 0
+				p.holds = 0
 			}
 		}
 	}
-	u.checkTook(what, start)
-	u.check(what)
+	if took := time.Since(start); took > time.Minute { // longer than even a slow machine explains
+		p.t.Errorf("%s took %v", what, took)
+	}
+	p.check(what)
 }
 
 // reserve reserves and settles; a charge beyond the reservation is not counted.
-func (u *usage) reserve(n int64) {
-	used := max(0, n+int64(u.d.N(9))-4)
-	r, err := u.l.Reserve(u.ctx, n, 0)
+func (p *place) reserve(n int64) {
+	used := max(0, n+int64(p.d.N(9))-4)
+	r, err := p.l.Reserve(p.ctx, n, 0)
 	if err != nil {
-		u.went(fmt.Sprint("Reserve ", n), err)
+		p.went(fmt.Sprint("Reserve ", n), err)
 		return
 	}
-	n = u.checkDecision(r.Decision, nil, n)
-	if u.went(fmt.Sprint("Settle ", n, used), r.Settle(u.ctx, used)) {
+	n = p.checkDecision(r.Decision, nil, n)
+	if p.went(fmt.Sprint("Settle ", n, used), r.Settle(p.ctx, used)) {
 		n = min(n, used)
 	}
-	u.holds += n
+	p.holds += n
 }
 
 // peek compares what Peek tells with what Take then answers.
-func (u *usage) peek(n int64) {
-	peeked, err := u.l.Peek(u.ctx, n)
-	u.checkDecision(peeked, err, n)
-	d, takeErr := u.l.Take(u.ctx, n)
-	u.holds += u.checkDecision(d, takeErr, n)
-	interval, _ := u.stored("interval")
+func (p *place) peek(n int64) {
+	peeked, err := p.l.Peek(p.ctx, n)
+	p.checkDecision(peeked, err, n)
+	d, takeErr := p.l.Take(p.ctx, n)
+	p.holds += p.checkDecision(d, takeErr, n)
+	interval, _ := p.stored("interval")
 	if err == nil && takeErr == nil && peeked.Granted != d.Granted && interval >= time.Hour.Milliseconds()/2 {
-		u.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
+		p.t.Errorf("%d: Peek: %+v, Take: %+v", n, peeked, d)
 	}
 }
 
