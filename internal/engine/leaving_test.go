@@ -22,22 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// newerDefaults returns two limiters, the first of which has an older default in Redis.
-func newerDefaults(t *testing.T, e *far) []Claim {
-	t.Helper()
-	since := time.Now()
-	old := testLimiter("{x}a", fmt.Sprintf("10 60000 0 0 %d", since.Add(-time.Minute).UnixMicro()))
-	old.Learnt = since.Add(-time.Minute)
-	e.take(t, old, 1)
-	var both []Claim
-	for _, name := range []string{"{x}a", "{x}b"} {
-		l := testLimiter(name, fmt.Sprintf("20 60000 0 0 %d", since.UnixMicro()))
-		l.Rate = limit.Rate{Permits: 20, Interval: time.Minute}
-		both = append(both, Claim{Limiter: l, Permits: 1})
-	}
-	return both
-}
-
 func TestUndo_WithAnEndedContextKeepsNoCloseWaiting(t *testing.T) {
 	t.Parallel()
 	onFar(t, 5, 0, func(t *testing.T, e *far) {
@@ -78,7 +62,16 @@ func eachLeaver(t *testing.T, test func(t *testing.T, e *far, leave func(both []
 func TestAcquireAll_CallerLeavesWhileTheDefaultIsReplaced(t *testing.T) {
 	t.Parallel()
 	eachLeaver(t, func(t *testing.T, e *far, leave func([]Claim) error) {
-		both := newerDefaults(t, e)
+		since := time.Now()
+		old := testLimiter("{x}a", fmt.Sprintf("10 60000 0 0 %d", since.Add(-time.Minute).UnixMicro()))
+		old.Learnt = since.Add(-time.Minute)
+		e.take(t, old, 1)
+		var both []Claim // the first has an older default in Redis
+		for _, name := range []string{"{x}a", "{x}b"} {
+			l := testLimiter(name, fmt.Sprintf("20 60000 0 0 %d", since.UnixMicro()))
+			l.Rate = limit.Rate{Permits: 20, Interval: time.Minute}
+			both = append(both, Claim{Limiter: l, Permits: 1})
+		}
 		e.delays(lua.SetRate, 300*time.Millisecond)
 		require.Error(t, leave(both))
 		require.NoError(t, e.Close(t.Context()))

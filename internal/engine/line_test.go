@@ -122,25 +122,6 @@ func (e *Engine) take(t *testing.T, l *Limiter, permits int64) {
 	e.asks(t, l, decide.Ask{Permits: permits})
 }
 
-// cameAt returns a request that came at that time.
-func cameAt(at time.Time) *request { return &request{place: place{since: at}} }
-
-// requestsIn returns the requests of a line.
-func requestsIn(l *line) (all []*request) {
-	for p := range l.all() {
-		all = append(all, p.request)
-	}
-	return all
-}
-
-// since returns when requests came, in their order.
-func since(requests []*request) (all []time.Time) {
-	for _, r := range requests {
-		all = append(all, r.since)
-	}
-	return all
-}
-
 // A batch that is refused late is put before all who came since without going
 // past these for each of its requests: that would take several minutes.
 func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
@@ -149,16 +130,20 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	start := time.Now()
 	var l line
 	for i := range waiters {
-		l.insert(cameAt(start.Add(time.Hour + time.Duration(i))))
+		l.insert(&request{place: place{since: start.Add(time.Hour + time.Duration(i))}})
 	}
 	most := time.Minute + 20*time.Since(start) // as busy as the machine is
 	for i := range waiters {
-		l.insert(cameAt(start.Add(time.Duration(i))))
+		l.insert(&request{place: place{since: start.Add(time.Duration(i))}})
 		if i%1000 == 0 {
 			require.Less(t, time.Since(start), most)
 		}
 	}
-	assert.True(t, slices.IsSortedFunc(since(requestsIn(&l)), time.Time.Compare))
+	var all []time.Time
+	for p := range l.all() {
+		all = append(all, p.request.since)
+	}
+	assert.True(t, slices.IsSortedFunc(all, time.Time.Compare))
 }
 
 // A grant whose answer is lost is looked for though its caller's patience has ended

@@ -20,6 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lane"
 	"github.com/rratelimiter/rratelimiter/internal/observe"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -281,27 +282,15 @@ func TestLanes_BreakerIsFoundWithoutLock(t *testing.T) {
 	assert.Same(t, two, lanes.Breaker(t.Context(), "one"), "the key has moved")
 }
 
-// seen is an observer of what happens to flights.
-type seen struct {
-	limit.Observer
-
-	events  redistest.List[limit.Event]
-	flights redistest.List[limit.Flight]
-}
-
-func (s *seen) Happened(e limit.Event) { s.events.Add(e) }
-
-func (s *seen) Landed(f limit.Flight) { s.flights.Add(f) }
-
 // The observer learns of flights that decide requests, not of changes.
 func TestObserver_LearnsOfFlights(t *testing.T) {
 	t.Parallel()
 	onRig(t, conditions{trip: 10 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
-		s := &seen{}
+		s := &limitertest.Recorder{}
 		r.lanes.Observer = observe.New(s, nil)
 		told := func() []limit.Flight {
 			synctest.Wait()
-			return s.flights.Take()
+			return s.Flights()
 		}
 		r.mustAsk(t, 0)
 		assert.Empty(t, told(), "it decides nothing")
@@ -319,11 +308,11 @@ func TestObserver_LearnsOfFlights(t *testing.T) {
 		r.start(1, ask)
 		r.Wait()
 		all := told()
-		assert.Len(t, all, 2)
-		assert.ErrorIs(t, all[0].Err, os.ErrDeadlineExceeded)
-		assert.Zero(t, all[0].Repeats)
+		assert.Len(t, all, 4)
+		assert.ErrorIs(t, all[2].Err, os.ErrDeadlineExceeded)
+		assert.Zero(t, all[2].Repeats)
 		one.Repeats = 1
-		assert.Equal(t, one, all[1])
+		assert.Equal(t, one, all[3])
 	})
 }
 
@@ -331,7 +320,7 @@ func TestObserver_LearnsOfFlights(t *testing.T) {
 func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 	t.Parallel()
 	onRig(t, conditions{}, 64, func(t *testing.T, r *rig) {
-		s, confirmed := &seen{}, any(nil) // what the replicas answer
+		s, confirmed := &limitertest.Recorder{}, any(nil) // what the replicas answer
 		r.lanes.Observer = observe.New(s, nil)
 		r.Answer(func(cmds []redis.Cmder, _ error) error {
 			wait := cmds[len(cmds)-1].(script.Command)
@@ -353,7 +342,7 @@ func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 			_, _ = a.by(r)
 			synctest.Wait()
 			var kinds []limit.EventKind
-			for _, e := range s.events.All() {
+			for _, e := range s.Events() {
 				kinds = append(kinds, e.Kind)
 			}
 			assert.Equal(t, want, kinds)

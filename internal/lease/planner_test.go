@@ -87,7 +87,6 @@ func TestPlanner_BoundsLeases(t *testing.T) {
 	p.use(10_000, 500*ms)
 	asked, _ := p.ask()
 	assert.EqualValues(t, 50, asked, "a lease's most")
-	p.Most = 1 << 30
 	p = newTrial()
 	p.free = 161
 	for range 3 {

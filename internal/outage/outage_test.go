@@ -36,25 +36,20 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// forAMinute is a limiter of a rate a minute.
-func forAMinute(name string) decide.Limiter {
-	return decide.Limiter{Name: name, Releases: true, Rule: local.Rule{Window: time.Minute}}
-}
-
 func TestPolicy_ReleasesWhatItAllowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p := outage.Policy{Guard: outage.NewGuard()}
+		p, a := outage.Policy{Guard: outage.NewGuard()}, decide.Limiter{Name: "a", Releases: true, Rule: local.Rule{Window: time.Minute}}
 		assert.Zero(t, p.Released("a", 1))
-		p.Allow(forAMinute("a"), 3)
+		p.Allow(a, 3)
 		time.Sleep(30 * time.Second)
-		p.Allow(forAMinute("a"), 2)
+		p.Allow(a, 2)
 		assert.Equal(t, int64(1), p.Released("a", 1))
 		assert.Zero(t, p.Released("b", 1))
 		time.Sleep(30 * time.Second)
 		assert.Equal(t, int64(1), p.Released("a", 10), "three have run out")
 		assert.Zero(t, p.Released("a", 1))
-		p.Allow(forAMinute("a"), 1)
+		p.Allow(a, 1)
 		time.Sleep(time.Minute)
 		assert.Zero(t, p.Released("a", 1))
 	})

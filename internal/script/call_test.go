@@ -34,29 +34,20 @@ type scene struct {
 	rdb redistest.Client
 }
 
-// nowMeets counts scripts anew, which meet that fault. It gets the number of the attempt, from 1.
-func (s *scene) nowMeets(fault func(attempt int) error) {
-	s.Forget()
-	if s.Fails = nil; fault == nil {
-		return
-	}
-	s.Fails = func(attempt, _ int) error {
-		err := fault(attempt)
-		if errors.Is(err, errHangs) {
-			time.Sleep(3 * time.Second) // as long as go-redis waits by default
-			err = context.DeadlineExceeded
-		}
-		return err
-	}
-}
-
-// virtual runs test in a bubble.
+// virtual runs test in a bubble. Scripts meet that fault, which gets the number of the attempt, from 1.
 func virtual(t *testing.T, fault func(attempt int) error, test func(t *testing.T, s *scene)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		s := &scene{&redistest.Trips{}, rdb}
-		s.nowMeets(fault)
+		s.Fails = func(attempt, _ int) error {
+			err := fault(attempt)
+			if errors.Is(err, errHangs) {
+				time.Sleep(3 * time.Second) // as long as go-redis waits by default
+				err = context.DeadlineExceeded
+			}
+			return err
+		}
 		rdb.AddHook(redistest.Hook(s.Send))
 		defer time.Sleep(time.Minute) // for what hangs
 		test(t, s)
@@ -82,10 +73,8 @@ var calls = map[string]func(ctx context.Context, on *lane.Lanes) (any, error){
 	},
 }
 
-func newConn(rdb script.Redis) *lane.Lanes { return runner(rdb, script.DefaultTimeout) }
-
-func runner(rdb script.Redis, timeout time.Duration) *lane.Lanes {
-	return lane.New(script.NewConn(rdb, timeout), nil)
+func newConn(rdb script.Redis) *lane.Lanes {
+	return lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
 }
 
 func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.ArgumentsFunc) (any, error) {
@@ -385,7 +374,7 @@ return {'again', 'token' .. n, n}`)
 		assert.Equal(t, []any{"first", "token5"}, reply)
 		assert.Equal(t, []any{int64(1), int64(2), int64(3), int64(4), int64(5)}, rest)
 	})
-	virtual(t, nil, func(t *testing.T, s *scene) {
+	virtual(t, meets(nil), func(t *testing.T, s *scene) {
 		enough := errors.New("enough")
 		call := script.Call{
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
@@ -397,18 +386,19 @@ return {'again', 'token' .. n, n}`)
 	})
 }
 
-// begun returns a call that has begun, and its Conn, whose server nothing is sent to.
-func begun() (*script.Conn, *script.Call) {
-	conn, call := script.NewConn(&reloads{}, script.DefaultTimeout), &script.Call{Repeat: true}
+// begun returns a call that has begun, and its Conn to a server which nothing is sent to.
+func begun() (*reloads, *script.Conn, *script.Call) {
+	rdb, call := &reloads{}, &script.Call{Repeat: true}
+	conn := script.NewConn(rdb, script.DefaultTimeout)
 	call.Begin(conn)
-	return conn, call
+	return rdb, conn, call
 }
 
 // A step's time begins with the answer before it: it may have to wait until it is sent.
 func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		conn, call := begun()
+		_, conn, call := begun()
 		time.Sleep(time.Second)
 		done, _ := call.Ended(conn, []any{"again", "token"}, nil)
 		assert.False(t, done)
@@ -430,10 +420,7 @@ func (r *reloads) ReloadState(context.Context) { r.count++ }
 func TestCall_ReloadsClusterOfAServerThatIsGone(t *testing.T) {
 	t.Parallel()
 	for op, want := range map[string]int{"dial": 1, "read": 0} {
-		rdb := &reloads{}
-		conn := script.NewConn(rdb, script.DefaultTimeout)
-		call := script.Call{Repeat: true}
-		call.Begin(conn)
+		rdb, conn, call := begun()
 		done, _ := call.Ended(conn, nil, &net.OpError{Op: op, Err: io.EOF})
 		assert.False(t, done)
 		assert.Equal(t, want, rdb.count, op)
@@ -522,7 +509,7 @@ func TestNewConn_KnowsTheOptionsOfAWrapper(t *testing.T) {
 func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		conn, call := begun()
+		_, conn, call := begun()
 		done, _ := call.Ended(conn, nil, io.EOF)
 		assert.False(t, done)
 		for range 5 {

@@ -143,8 +143,6 @@ func TestLeaseIsOverAtItsEnd(t *testing.T) {
 	})
 }
 
-var keptAlive = rratelimiter.Config{Rate: 1000, Interval: time.Second, KeepAlive: 2 * time.Second}
-
 var leaseTests = map[string]leaseTest{
 	// What others change is noticed when the lease ends.
 	"lease beside changes of others": {limitertest.Every(1000, time.Minute), 0, func(t *testing.T, s *scene) {
@@ -282,7 +280,7 @@ var leaseTests = map[string]leaseTest{
 		limitertest.CheckOutcome(t, "true at 0s", asked, closed)
 		s.CheckInUse(t, 10_000, taken+1)
 	}},
-	"a lease keeps the limiter alive": {keptAlive, 0, func(t *testing.T, s *scene) {
+	"a lease keeps the limiter alive": {rratelimiter.Config{Rate: 1000, Interval: time.Second, KeepAlive: 2 * time.Second}, 0, func(t *testing.T, s *scene) {
 		for range 500 {
 			limitertest.MustAcquire(t, s.RateLimiter, 1)
 			time.Sleep(10 * ms)

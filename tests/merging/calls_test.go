@@ -156,8 +156,10 @@ type change struct {
 }
 
 var changes = map[string]change{
-	"Release":                        {do: limitertest.Release(5), rate: 1000, less: 5},
-	"Reset":                          {do: reset, rate: 1000, starts: true},
+	"Release": {do: limitertest.Release(5), rate: 1000, less: 5},
+	"Reset": {do: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return l.Reset(ctx)
+	}, rate: 1000, starts: true},
 	"SetRate":                        {do: limitertest.SetRate(limitertest.Every(500, interval)), rate: 500, starts: true},
 	"SetRate, KeepState":             {do: limitertest.SetRate(limitertest.Every(500, interval), rratelimiter.KeepState()), rate: 500},
 	"UpdateRate, KeepState, shorter": {do: keep(1000, interval/10), rate: 1000},
@@ -168,19 +170,13 @@ var changes = map[string]change{
 	"Rename":                         {do: limitertest.Rename},
 	"made anew":                      {do: limitertest.MakeAnew(limitertest.Every(700, interval)), rate: 700, starts: true},
 	"an expiry that ends":            {do: limitertest.Expire(time.Millisecond)},
-	"Migrate":                        {do: migrate, rate: 1000},
+	"Migrate": {do: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+		return limitertest.Second(l.Migrate(ctx))
+	}, rate: 1000},
 }
 
 func keep(rate int64, interval time.Duration) limitertest.Change {
 	return limitertest.UpdateRate(limitertest.Every(rate, interval), rratelimiter.KeepState())
-}
-
-func reset(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-	return l.Reset(ctx)
-}
-
-func migrate(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-	return limitertest.Second(l.Migrate(ctx))
 }
 
 // Others change a limiter while a merging call is on its way.
