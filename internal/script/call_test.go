@@ -394,21 +394,6 @@ func begun() (*reloads, *script.Conn, *script.Call) {
 	return rdb, conn, call
 }
 
-// A step's time begins with the answer before it: it may have to wait until it is sent.
-func TestCall_ContinuedIsOverdueThoughNotSent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, conn, call := begun()
-		time.Sleep(time.Second)
-		done, _ := call.Ended(conn, []any{"again", "token"}, nil)
-		assert.False(t, done)
-		time.Sleep(script.DefaultTimeout / 2)
-		assert.False(t, call.Overdue(conn, time.Now()))
-		time.Sleep(script.DefaultTimeout / 2)
-		assert.True(t, call.Overdue(conn, time.Now()))
-	})
-}
-
 // reloads counts how often it is asked to find out again which master has which slot.
 type reloads struct {
 	script.Redis
@@ -505,12 +490,22 @@ func TestNewConn_KnowsTheOptionsOfAWrapper(t *testing.T) {
 	}
 }
 
-// Steps that are answered restart a call's time, but a caller whose permits may be taken gets to know in time.
-func TestCall_InDoubtEndsWithinTwiceItsTime(t *testing.T) {
+// A step's time begins with the answer before it: it may have to wait until it is sent. But a caller whose permits may be
+// taken gets to know in time.
+func TestCall_EachStepHasTimeButInDoubtNoMoreThanTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, conn, call := begun()
-		done, _ := call.Ended(conn, nil, io.EOF)
+		time.Sleep(time.Second)
+		done, _ := call.Ended(conn, []any{"again", "token"}, nil)
+		assert.False(t, done)
+		time.Sleep(script.DefaultTimeout / 2)
+		assert.False(t, call.Overdue(conn, time.Now()))
+		time.Sleep(script.DefaultTimeout / 2)
+		assert.True(t, call.Overdue(conn, time.Now()))
+
+		_, conn, call = begun()
+		done, _ = call.Ended(conn, nil, io.EOF)
 		assert.False(t, done)
 		for range 5 {
 			assert.False(t, call.Overdue(conn, time.Now()))
