@@ -101,11 +101,6 @@ func (r *round) highest(l *limiter) int64 {
 	return most
 }
 
-// rateChanged reports whether a call may have set another rate.
-func (r *round) rateChanged(l *limiter) bool {
-	return slices.ContainsFunc(r.calls, func(c call) bool { return c.Config.Rate > 0 && slices.Contains(c.Limiters, l.name) })
-}
-
 // lostCalls reports whether calls for the limiter's permits may have been given up, or what
 // they were granted behind their callers' backs not given back: its own time was over, or,
 // for the limiters that can't repeat, an answer got lost.
@@ -174,13 +169,7 @@ func (r *round) mayBeMissing(c *call) bool {
 	})
 }
 
-// report fails the test with the violation and the events.
-func (r *round) report() {
-	if len(r.violations) > 0 {
-		r.t.Error(r.text())
-	}
-}
-
+// text tells of the violations and the events.
 func (r *round) text() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n%s, %s, %v, faults:", r.repeat(), r.servers, r.mood, r.length)
@@ -286,8 +275,10 @@ func (r *round) checkState(p *pool, s *state) {
 
 func (r *round) checkSum(p *pool, s *state, rate int64) {
 	exact := true
-	if p.kind == perClient && r.rateChanged(p.limiter) {
-		rate, exact = r.highest(p.limiter), false
+	if p.kind == perClient {
+		if least, most := r.rates(p.limiter); least < most {
+			rate, exact = most, false
+		}
 	}
 	if p.kind == perClient && p.overrides && !s.pair.HasValue {
 		return // a client's own value goes with an override, for its next request to sum up, and none may have come

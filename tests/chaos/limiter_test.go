@@ -67,31 +67,7 @@ func (l *limiter) late() time.Duration {
 // leased is how many permits a lease may hold.
 func (l *limiter) leased() int64 { return 1 + l.config.Rate/4 }
 
-func (l *limiter) String() string {
-	text := fmt.Sprintf("%s: %s, %d each %v", l.name, l.kind, l.config.Rate, l.config.Interval)
-	for _, has := range []struct {
-		there bool
-		text  string
-	}{
-		{l.config.KeepAlive > 0, fmt.Sprintf(", kept alive %v", l.config.KeepAlive)},
-		{l.kind == bucket, fmt.Sprintf(", refilled by %d, borrowing %d", l.refill, l.borrow)},
-		{l.byDefault, ", by default"},
-		{l.lease > 0, fmt.Sprintf(", leases of %v", l.lease)},
-		{l.refusals, ", refusals remembered"},
-		{l.exact, ", exact"},
-		{l.resets, ", reset"},
-		{l.reserves, ", reserved"},
-		{l.overrides, ", overridden"},
-		{l.threshold != "", ", with a threshold"},
-		{l.redisson != "", ", shared with Redisson " + l.redisson},
-		{len(l.family) > 0, fmt.Sprintf(", together with %v", l.family)},
-	} {
-		if has.there {
-			text += has.text
-		}
-	}
-	return text
-}
+func (l *limiter) String() string { return fmt.Sprintf("%+v", *l) }
 
 // keys returns the config, value and set of a RateLimiter, as the client of that id has
 // them; of another limiter its one or two keys.

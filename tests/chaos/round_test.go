@@ -263,14 +263,12 @@ const (
 	stepping mood = "stepping" // calls get lost, and the server's clock is set
 )
 
-// drawer returns the draw of one part of a round.
-func drawer(seed uint64, number int, of ...any) *rand.Rand {
+// draw returns the draw of one part of a round.
+func (p *plan) draw(of ...any) *rand.Rand {
 	h := fnv.New64a()
-	fmt.Fprint(h, number, of)
-	return rand.New(rand.NewPCG(seed, h.Sum64()))
+	fmt.Fprint(h, p.number, of)
+	return rand.New(rand.NewPCG(p.seed, h.Sum64()))
 }
-
-func (p *plan) draw(of ...any) *rand.Rand { return drawer(p.seed, p.number, of...) }
 
 func newPlan(seed uint64, number int, arenas []string) *plan {
 	p := &plan{seed: seed, number: number}
