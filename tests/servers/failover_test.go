@@ -2,11 +2,15 @@ package servers_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -114,21 +119,24 @@ func failOverPaused(t *testing.T, s *redistest.Sentinel, master *redistest.Serve
 	s.AwaitMaster(t, master)
 }
 
+// figure returns a number that a server says of itself, -1 if it doesn't.
+func figure(t testing.TB, rdb redistest.Client, section, name string) int {
+	t.Helper()
+	found := regexp.MustCompile(name + `(\d+)`).FindStringSubmatch(rdb.Info(t.Context(), section).Val())
+	if found == nil {
+		return -1
+	}
+	n, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	return n
+}
+
 // awaitReplicated waits until the replica has all that was written to its master before.
 func awaitReplicated(t testing.TB, master redistest.Client) {
 	t.Helper()
-	offset := func(name string) int64 {
-		_, rest, _ := strings.Cut(master.Info(t.Context(), "replication").Val(), name)
-		digits := rest[:strings.IndexFunc(rest+"\r", func(r rune) bool { return r < '0' || r > '9' })]
-		n, err := strconv.ParseInt(digits, 10, 64)
-		if err != nil {
-			return -1 // there is none at the moment
-		}
-		return n
-	}
-	written := offset("master_repl_offset:")
-	require.GreaterOrEqual(t, written, int64(0))
-	require.Eventually(t, func() bool { return offset(",offset=") >= written }, time.Minute, time.Millisecond)
+	written := figure(t, master, "replication", "master_repl_offset:")
+	require.GreaterOrEqual(t, written, 0)
+	require.Eventually(t, func() bool { return figure(t, master, "replication", ",offset=") >= written }, time.Minute, time.Millisecond)
 }
 
 // awaitReplication waits until a server says so of its replication.
@@ -388,4 +396,141 @@ func grantsWithoutReplicas(t *testing.T, l *rratelimiter.RateLimiter, asks bool)
 		assert.Equal(t, "NOREPLICAS", kindOf(err))
 	}
 	return over, took
+}
+
+// A crew is goroutines that call, one call after another, until they are stopped.
+type crew struct {
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+func (c *crew) start(t *testing.T, size int, call func(ctx context.Context, i int)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	c.stop = cancel
+	t.Cleanup(c.end)
+	for i := range size {
+		c.wg.Go(func() {
+			for ctx.Err() == nil {
+				call(ctx, i)
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+}
+
+func (c *crew) end() {
+	c.stop()
+	c.wg.Wait()
+}
+
+// A load is callers who each take one permit of a limiter of their own, so that each grant
+// can be looked for.
+type load struct {
+	crew
+
+	keyed  *rratelimiter.KeyedLimiter
+	prefix string
+	keys   atomic.Int64
+
+	mu      sync.Mutex
+	granted []string // the keys of their permits in Redis
+	failed  map[string]int
+	goodAt  time.Time     // the last grant
+	gap     time.Duration // the longest without one
+}
+
+// startLoad starts callers of limiters in one slot of a cluster.
+func startLoad(t *testing.T, rdb redistest.Client, prefix string, opts ...rratelimiter.Option) *load {
+	t.Helper()
+	keyed := limitertest.NewClient(t, rdb, opts...).Keyed(prefix, limitertest.Every(1, time.Hour))
+	l := &load{keyed: keyed, prefix: prefix, failed: map[string]int{}, goodAt: time.Now()}
+	l.start(t, 8, func(context.Context, int) { l.call(t) })
+	l.awaitGrants(t, 200)
+	return l
+}
+
+func (l *load) call(t *testing.T) {
+	t.Helper()
+	key := strconv.FormatInt(l.keys.Add(1), 10)
+	ok, err := l.keyed.TryAcquire(t.Context(), key, 1, 0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case ok:
+		l.granted = append(l.granted, redisson.KeysOf(l.prefix+key, "").Permits)
+		l.gap = max(l.gap, time.Since(l.goodAt))
+		l.goodAt = time.Now()
+	case t.Context().Err() == nil: // else the test has failed
+		assert.True(t, transient(err), "a caller got: %v", err)
+		l.failed[kindOf(err)]++
+	}
+}
+
+// awaitGrants waits for that many from now on.
+func (l *load) awaitGrants(t *testing.T, n int) {
+	t.Helper()
+	granted := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.granted)
+	}
+	want := granted() + n
+	require.Eventually(t, func() bool { return granted() >= want }, 90*time.Second, time.Millisecond, "the callers don't come back to work")
+}
+
+// lost ends the callers and returns how many grants the server does not know, all of which it would grant again.
+func (l *load) lost(t *testing.T, rdb redistest.Client) int {
+	t.Helper()
+	l.end()
+	found, err := rdb.Exists(t.Context(), l.granted...).Result()
+	require.NoError(t, err)
+	return len(l.granted) - int(found)
+}
+
+// transient reports whether an error says that a call did not run, or perhaps
+// did, as callers must expect while servers change places.
+func transient(err error) bool {
+	switch kindOf(err) {
+	case "UnknownOutcome", "NotReplicated", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "dial", "pool", "Unavailable":
+		return true
+	}
+	return false
+}
+
+// kindOf is a word for an error, "" for none.
+func kindOf(err error) string {
+	answer, isAnswer := errors.AsType[redis.Error](err)
+	op, isOp := errors.AsType[*net.OpError](err)
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, rratelimiter.ErrUnknownOutcome):
+		return "UnknownOutcome"
+	case errors.Is(err, rratelimiter.ErrNotReplicated):
+		return "NotReplicated"
+	case isAnswer:
+		word, _, _ := strings.Cut(answer.Error(), " ")
+		return word
+	case isOp && op.Op == "dial":
+		return "dial"
+	case errors.Is(err, redis.ErrPoolTimeout):
+		return "pool"
+	case errors.Is(err, rratelimiter.ErrUnavailable):
+		return "Unavailable"
+	}
+	return err.Error()
+}
+
+// noteResult logs a line of a table of results, and keeps it if results are
+// kept. Durations are in seconds.
+func noteResult(t *testing.T, table string, columns ...any) {
+	t.Helper()
+	for i, column := range columns {
+		if d, ok := column.(time.Duration); ok {
+			columns[i] = fmt.Sprintf("%.3f", d.Seconds())
+		}
+	}
+	t.Log(append([]any{table}, columns...)...)
+	redistest.Record(t, table, columns...)
 }

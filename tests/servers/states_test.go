@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -248,4 +249,81 @@ func refusals(t *testing.T, rdb redistest.Client) map[string]func(refuses bool) 
 			}, time.Minute, 20*time.Millisecond)
 		},
 	}
+}
+
+// otherMasters returns the masters that do not serve the slot.
+func otherMasters(t *testing.T, c *redistest.Cluster, slot, masters int) []*redistest.Server {
+	t.Helper()
+	owner, _ := c.Owner(t, slot)
+	return slices.DeleteFunc(c.Nodes()[:masters], func(s *redistest.Server) bool { return s == owner })
+}
+
+// Of the five keys of a limiter, those that it does not use are missing, so a
+// server runs none of its scripts from the first step of the move to the last.
+func TestResharding_CallDuringMoveChangesNothing(t *testing.T) {
+	t.Parallel()
+	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
+		cluster := redistest.StartCluster(t, 3, 0)
+		rdb := cluster.Client(t, nil)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(5*time.Second)) // of those that are refused
+		l := client.RateLimiter(redistest.Name(t))
+		limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
+		limitertest.MustAcquire(t, l, 3)
+		before := limitertest.ReadState(t, rdb, l.Name())
+		slot := cluster.Slot(t, l.Name())
+		move := cluster.StartMove(t, slot, otherMasters(t, cluster, slot, 3)[0])
+		refused := func(stage string) {
+			var wg sync.WaitGroup
+			for _, name := range []string{"TryAcquire", "Acquire", "Take", "Release", "AvailablePermits", "Config", "Delete"} {
+				wg.Go(func() {
+					err := limitertest.Operations[name](t.Context(), l)
+					assert.ErrorIs(t, err, rratelimiter.ErrUnavailable, "%s, %s", name, stage)
+				})
+			}
+			wg.Wait()
+		}
+		refused("no key has moved")
+		for key := range before {
+			move.MoveKeys(t, key)
+			if key == l.Name() {
+				refused("with " + key)
+			}
+		}
+		move.Finish(t)
+		// A request whose caller was answered may still be repeated: what it takes goes back.
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			assert.Equal(c, before, limitertest.ReadState(t, rdb, l.Name()))
+		}, time.Minute, 10*time.Millisecond)
+		require.Eventually(t, func() bool {
+			ok, err := l.TryAcquire(t.Context(), 7, 0)
+			return ok && err == nil
+		}, time.Minute, 10*time.Millisecond)
+		limitertest.MustRefuse(t, l, 1)
+	})
+}
+
+// A script that removes a set which has run out can't make it again while the slot moves: the
+// server says that the key is elsewhere, and ends the script there.
+func TestResharding_SetRunsOutDuringMove(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	rdb := cluster.Client(t, nil)
+	l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Hour))
+	for range 10 { // all but the first go without the keys that the limiter does not use
+		limitertest.MustAcquire(t, l, 1)
+	}
+	permits := limitertest.KeysOf(l).Permits
+	for _, member := range rdb.ZRange(t.Context(), permits, 0, -1).Val() {
+		require.NoError(t, rdb.ZAddXX(t.Context(), permits, redis.Z{Score: 1, Member: member}).Err())
+	}
+	slot := cluster.Slot(t, l.Name())
+	move := cluster.StartMove(t, slot, otherMasters(t, cluster, slot, 3)[0])
+	granted := make(chan error, 1)
+	go func() { granted <- l.Acquire(t.Context(), 3) }()
+	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), permits).Val() == 0 }, time.Minute, time.Millisecond)
+	move.MoveKeys(t)
+	move.Finish(t)
+	require.NoError(t, <-granted)
+	limitertest.MustAcquire(t, l, 7)
+	limitertest.MustRefuse(t, l, 1)
 }
