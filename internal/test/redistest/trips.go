@@ -38,8 +38,14 @@ func (f *Trips) Send(_ context.Context, cmds []redis.Cmder, next func() error) e
 	if scripts == 0 {
 		return next()
 	}
-	trip, takes := f.begin(scripts)
-	defer f.end()
+	var trip int
+	var takes time.Duration
+	f.locked(func() {
+		f.sizes = append(f.sizes, scripts)
+		f.now++
+		f.most, trip, takes = max(f.most, f.now), len(f.sizes), f.takes
+	})
+	defer f.locked(func() { f.now-- })
 	if f.Stuck.Load() {
 		time.Sleep(3 * time.Second) // as long as go-redis waits by default
 		return Fail(cmds, context.DeadlineExceeded)
@@ -57,63 +63,40 @@ func (f *Trips) Send(_ context.Context, cmds []redis.Cmder, next func() error) e
 		}
 	}
 	err := next()
-	f.mu.Lock()
-	answers := f.answers
-	f.mu.Unlock()
-	if answers != nil {
+	var answers func(cmds []redis.Cmder, failed error) error
+	if f.locked(func() { answers = f.answers }); answers != nil {
 		err = answers(cmds, err)
 	}
 	return err
 }
 
-func (f *Trips) begin(scripts int) (trip int, takes time.Duration) {
+func (f *Trips) locked(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sizes = append(f.sizes, scripts)
-	f.now++
-	f.most = max(f.most, f.now)
-	return len(f.sizes), f.takes
-}
-
-func (f *Trips) end() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.now--
+	do()
 }
 
 // Take says how long trips take from now on.
-func (f *Trips) Take(d time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.takes = d
-}
+func (f *Trips) Take(d time.Duration) { f.locked(func() { f.takes = d }) }
 
 // Answer lets answers say what comes back from now on, in place of what did.
 func (f *Trips) Answer(answers func(cmds []redis.Cmder, failed error) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.answers = answers
+	f.locked(func() { f.answers = answers })
 }
 
 // Forget starts the count again.
-func (f *Trips) Forget() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.sizes, f.most = nil, f.now
-}
+func (f *Trips) Forget() { f.locked(func() { f.sizes, f.most = nil, f.now }) }
 
 // Sizes returns how many scripts each trip had.
-func (f *Trips) Sizes() []int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.sizes)
+func (f *Trips) Sizes() (all []int) {
+	f.locked(func() { all = slices.Clone(f.sizes) })
+	return all
 }
 
 // Most returns how many trips were under way at the same time.
-func (f *Trips) Most() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.most
+func (f *Trips) Most() (most int) {
+	f.locked(func() { most = f.most })
+	return most
 }
 
 // AnswerError is an error that Redis answered.
