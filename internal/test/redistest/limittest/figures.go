@@ -32,6 +32,7 @@ func spend(t *testing.T, draw *rand.Rand, l limit.Limiter, key string) {
 func testRetryAndReset(t *testing.T, k Kind) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(6, 2))
+		require.Equal(t, window, l.Window())
 		refused := 0
 		for i := range 120 {
 			key, n := Key(t), 1+draw.Int64N(permits)

@@ -93,7 +93,6 @@ func Run(t *testing.T, k Kind) {
 	t.Helper()
 	limitertest.Each(t, map[string]func(*testing.T, Kind){
 		"RetryAndReset":           testRetryAndReset,
-		"Window":                  testWindow,
 		"ShortWindows":            testShortWindows,
 		"Edge":                    testEdge,
 		"LargestFigures":          testLargestFigures,
@@ -321,8 +320,4 @@ func testIdle(t *testing.T, k Kind) {
 		time.Sleep(2*window + time.Millisecond)
 		assert.Empty(t, rdb.Keys(t.Context(), "*").Val())
 	})
-}
-
-func testWindow(t *testing.T, k Kind) {
-	assert.Equal(t, time.Minute, k.on(Unreachable(t), 10, time.Minute).Window())
 }

@@ -2,7 +2,6 @@ package limittest
 
 import (
 	"context"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,61 +117,41 @@ func testTwice(t *testing.T, k Kind) {
 	})
 }
 
-// gate holds what a Redis client sends while it is shut.
-type gate struct{ opened atomic.Pointer[chan struct{}] }
-
-func newGate(rdb redistest.Client) *gate {
-	g := &gate{}
-	rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-		if opened := g.opened.Load(); opened != nil {
-			<-*opened
-		}
-		return next()
-	}))
-	return g
-}
-
-func (g *gate) shut() {
-	opened := make(chan struct{})
-	g.opened.Store(&opened)
-}
-
-// open lets pass what is held, and nothing more if the gate is shut again at once.
-func (g *gate) open() { close(*g.opened.Swap(nil)) }
-
-func (g *gate) step() {
-	held := g.opened.Load()
-	g.shut()
-	close(*held)
-	synctest.Wait()
-}
-
 // background starts a call of a bubble.
 func background(call func() error) *limitertest.Caller {
 	s := limitertest.Scene{Start: time.Now()}
 	return s.Go(func() (bool, error) { return false, call() })
 }
 
-// closing runs test in a bubble, with a limiter of 10 permits an hour whose scripts the server knows.
-func (k Kind) closing(t *testing.T, test func(t *testing.T, client *rratelimiter.Client, rdb redistest.Client, l Limiter)) {
+// A closing is a limiter of 10 permits an hour in a bubble, whose scripts the server knows.
+type closing struct {
+	Limiter
+
+	client *rratelimiter.Client
+	rdb    redistest.Client
+	trips  redistest.Trips
+}
+
+// onClosing runs test with one.
+func (k Kind) onClosing(t *testing.T, test func(t *testing.T, l *closing)) {
 	t.Helper()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.OpenClient(rdb)
-		l := k.New(client, 10, time.Hour)
+		l := &closing{client: limitertest.OpenClient(rdb), rdb: rdb}
+		l.Limiter = k.New(l.client, 10, time.Hour)
 		_, giveBack, err := l.TakeReturnable(t.Context(), "warm", 1)
 		require.NoError(t, err)
 		require.NoError(t, giveBack(t.Context()))
-		test(t, client, rdb, l)
+		rdb.AddHook(redistest.Hook(l.trips.Send))
+		test(t, l)
 	})
 }
 
 // Callers whose requests have gathered fail, those whose requests are under way get their answer, and later calls fail.
 func testClose(t *testing.T, k Kind) {
-	k.closing(t, func(t *testing.T, client *rratelimiter.Client, rdb redistest.Client, l Limiter) {
+	k.onClosing(t, func(t *testing.T, l *closing) {
 		_, giveBack, err := l.TakeReturnable(t.Context(), "before", 1)
 		require.NoError(t, err)
-		g := newGate(rdb)
-		g.shut()
+		l.trips.Hold = make(chan struct{})
 		take := func(key string) *limitertest.Caller {
 			return background(func() error {
 				d, err := l.Take(t.Context(), key, 1)
@@ -182,7 +161,7 @@ func testClose(t *testing.T, k Kind) {
 		}
 		underWay := []*limitertest.Caller{take("a"), take("b")}
 		gathered := []*limitertest.Caller{take("c"), take("c"), take("d")}
-		closed := background(func() error { return client.Close(t.Context()) })
+		closed := background(func() error { return l.client.Close(t.Context()) })
 		for _, ended := range gathered {
 			ended.RequireEnd(t, limit.ErrClosed, 0)
 		}
@@ -194,22 +173,21 @@ func testClose(t *testing.T, k Kind) {
 			require.ErrorIs(t, err, limit.ErrClosed)
 		}
 
-		g.open()
+		close(l.trips.Hold)
 		synctest.Wait()
 		for _, ended := range append(underWay, closed) {
 			ended.RequireEnd(t, nil, 0)
 		}
-		assert.NoError(t, client.Close(t.Context()))
+		assert.NoError(t, l.client.Close(t.Context()))
 	})
 }
 
 // What a caller who has gone was granted goes back before Close returns, as does what is given back meanwhile.
 func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
-	k.closing(t, func(t *testing.T, client *rratelimiter.Client, rdb redistest.Client, l Limiter) {
+	k.onClosing(t, func(t *testing.T, l *closing) {
 		_, giveBack, err := l.TakeReturnable(t.Context(), "returned", 4)
 		require.NoError(t, err)
-		g := newGate(rdb)
-		g.shut()
+		l.trips.Hold = make(chan struct{})
 		ctx, leave := context.WithCancel(t.Context())
 		left := background(func() error {
 			_, err := l.Take(ctx, "left", 4)
@@ -221,13 +199,16 @@ func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
 		for _, ended := range []*limitertest.Caller{left, returned} {
 			ended.RequireEnd(t, context.Canceled, 0)
 		}
-		closed := background(func() error { return client.Close(t.Context()) })
-		g.step() // what was sent arrives, and what the caller who left was granted goes back
+		closed := background(func() error { return l.client.Close(t.Context()) })
+		sent := l.trips.Hold
+		l.trips.Hold = make(chan struct{})
+		close(sent)
+		synctest.Wait() // what was sent arrives, and what the caller who left was granted goes back
 		assert.Equal(t, "waits", closed.Outcome(), "a give-back is under way")
-		g.open()
+		close(l.trips.Hold)
 		synctest.Wait()
 		closed.RequireEnd(t, nil, 0)
-		after := k.on(rdb, 10, time.Hour)
+		after := k.on(l.rdb, 10, time.Hour)
 		for _, key := range []string{"left", "returned"} {
 			d, err := after.Peek(t.Context(), key, 0)
 			require.NoError(t, err)
