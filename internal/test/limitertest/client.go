@@ -8,8 +8,8 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -79,12 +79,7 @@ func Ahead(life time.Duration) rratelimiter.LimiterOption {
 // BothTypes runs test as a subtest for each type of limiter.
 func BothTypes(t *testing.T, test func(t *testing.T, kind rratelimiter.RateType)) {
 	t.Helper()
-	for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
-		t.Run(kind.String(), func(t *testing.T) {
-			t.Parallel()
-			test(t, kind)
-		})
-	}
+	Each(t, Rows(rratelimiter.Overall, rratelimiter.PerClient), test)
 }
 
 // MustTrySetRate gives a limiter its first rate.
@@ -203,21 +198,16 @@ func Slow(by time.Duration) redistest.Hook {
 }
 
 // Counter counts the commands that a go-redis client sends.
-type Counter struct {
-	mu    sync.Mutex
-	names map[string]int
-}
+type Counter struct{ names redistest.List[string] }
 
 // CountCommands counts what rdb sends from now on, those of pipelines one by one. Calls that merge
 // members do not count: they are no caller's, and go beside others when there is enough to merge.
 func CountCommands(rdb redistest.Client) *Counter {
-	c := &Counter{names: map[string]int{}}
+	c := &Counter{}
 	rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		for _, cmd := range cmds {
 			if !isMerging(cmd) {
-				c.names[cmd.Name()]++
+				c.names.Add(cmd.Name())
 			}
 		}
 	}))
@@ -234,21 +224,11 @@ func isMerging(cmd redis.Cmder) bool {
 }
 
 // Total returns the number of commands sent.
-func (c *Counter) Total() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	sum := 0
-	for _, n := range c.names {
-		sum += n
-	}
-	return sum
-}
+func (c *Counter) Total() int { return len(c.names.All()) }
 
 // Scripts returns the number of script calls sent.
 func (c *Counter) Scripts() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.names["evalsha"] + c.names["eval"]
+	return len(slices.DeleteFunc(c.names.All(), func(name string) bool { return !strings.HasPrefix(name, "eval") }))
 }
 
 // A Mutant is a fault put into scripts, for tests of tests: in Script, or in all that

@@ -94,10 +94,8 @@ func InUse(t testing.TB, rdb redistest.Client, permitsKey string) int64 {
 	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
 	require.NoError(t, err)
 	sum := int64(0)
-	for _, text := range members {
-		member, err := codec.Parse(text)
-		require.NoError(t, err)
-		sum += int64(member.Permits)
+	for _, member := range members {
+		sum += PermitsIn(t, member)
 	}
 	return sum
 }
