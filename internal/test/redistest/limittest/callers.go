@@ -169,6 +169,7 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 			synctest.Wait()
 		}
 		leave()
+		synctest.Wait() // it has gone
 		letGo()
 		wg.Wait()
 		for i, step := range steps {
