@@ -96,7 +96,6 @@ func Run(t *testing.T, k Kind) {
 		"ShortWindows":            testShortWindows,
 		"Edge":                    testEdge,
 		"LargestFigures":          testLargestFigures,
-		"Idle":                    testIdle,
 		"Peek":                    testPeek,
 		"TakeUpTo":                testTakeUpTo,
 		"Reset":                   testReset,
@@ -301,23 +300,5 @@ func testOneCommand(t *testing.T, k Kind) {
 			assert.Equal(t, []string{"evalsha"}, sent)
 			sent = nil
 		}
-	})
-}
-
-func testIdle(t *testing.T, k Kind) {
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		const window = 10 * time.Second
-		l := k.on(rdb, 5, window)
-		Take(t, l, "granted", 5)
-		Take(t, l, "refused", 4)
-		time.Sleep(window / 2)
-		assert.False(t, Take(t, l, "refused", 5).Granted)
-		for _, key := range rdb.Keys(t.Context(), "*").Val() {
-			ttl := rdb.PTTL(t.Context(), key).Val()
-			assert.Positive(t, ttl, "time to live of %s", key)
-			assert.LessOrEqual(t, ttl, 2*window, "time to live of %s", key)
-		}
-		time.Sleep(2*window + time.Millisecond)
-		assert.Empty(t, rdb.Keys(t.Context(), "*").Val())
 	})
 }
