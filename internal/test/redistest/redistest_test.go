@@ -208,31 +208,3 @@ func TestProxyInAPipeline(t *testing.T) {
 		check(t, redistest.StartProxy(t, redistest.Shared(t).Addr()), redistest.Redis(t))
 	})
 }
-
-// A clock that is set back moves the moments away at which keys expire.
-func TestStepping(t *testing.T) {
-	t.Parallel()
-	for range 2 {
-		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-			ctx, start := t.Context(), time.Now()
-			require.Zero(t, rdb.DBSize(ctx).Val())
-			require.NoError(t, rdb.Set(ctx, "key", "value", time.Minute).Err())
-			require.NoError(t, rdb.Set(ctx, "stays", "value", 0).Err())
-			time.Sleep(10 * time.Second)
-			step(-time.Hour)
-			assert.WithinDuration(t, start.Add(10*time.Second-time.Hour), rdb.Time(ctx).Val(), 0)
-			assert.Equal(t, time.Hour+50*time.Second, rdb.PTTL(ctx, "key").Val())
-			assert.Equal(t, time.Duration(-1), rdb.PTTL(ctx, "stays").Val())
-			time.Sleep(time.Second)
-			assert.WithinDuration(t, start.Add(11*time.Second-time.Hour), rdb.Time(ctx).Val(), 0)
-			assert.Equal(t, time.Hour+49*time.Second, rdb.PTTL(ctx, "key").Val())
-			step(time.Hour)
-			assert.Equal(t, 49*time.Second, rdb.PTTL(ctx, "key").Val())
-			time.Sleep(time.Second)
-			assert.Equal(t, 48*time.Second, rdb.PTTL(ctx, "key").Val(), "a clock that has been set right goes on")
-			assert.WithinDuration(t, start.Add(12*time.Second), rdb.Time(ctx).Val(), 0)
-			step(50 * time.Second)
-			assert.Equal(t, []string{"stays"}, rdb.Keys(ctx, "*").Val())
-		})
-	}
-}
