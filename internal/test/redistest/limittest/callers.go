@@ -3,6 +3,8 @@ package limittest
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -277,4 +279,101 @@ func Unreachable(t testing.TB) redistest.Client {
 	}, MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
+}
+
+var (
+	atLeast = flag.Int("turns", 600, "requests that take turns on shared keys, of each limiter and server")
+	seed    = flag.Uint64("turns-seed", 0, "seed of the turns; 0 draws one")
+)
+
+// Turns are histories of a limiter and of articles' rules that share keys.
+type Turns struct {
+	Limiter string
+
+	// WholeSeconds: histories start at a whole second.
+	WholeSeconds bool
+
+	// Play begins a history. The function it returns makes a request, and says which
+	// answer was not as it should, or "".
+	Play func(t *testing.T, h History) func() (mismatch string)
+}
+
+// A History is what a limiter and articles' rules do with a new key, in virtual time.
+type History struct {
+	Redis redistest.Client
+	Key   string
+	Draw  *rand.Rand
+
+	start time.Time
+}
+
+// Passed returns how much time has passed in the history.
+func (h History) Passed() time.Duration { return time.Since(h.start) }
+
+// Span draws a span of time of at most that many seconds.
+func (h History) Span(most int) time.Duration {
+	return time.Duration(1+h.Draw.IntN(most)) * time.Second
+}
+
+// MayPause lets at most that much time pass, now and then.
+func (h History) MayPause(most time.Duration) {
+	if h.Draw.IntN(3) == 0 {
+		time.Sleep(time.Duration(h.Draw.Int64N(most.Milliseconds()+1)) * time.Millisecond)
+	}
+}
+
+// Theirs makes a request by an article's rule.
+func (h History) Theirs(t *testing.T, rule Rule, want int64) (mismatch string) {
+	t.Helper()
+	now := h.Passed()
+	if got, err := rule(t.Context()); err != nil || got != want {
+		return fmt.Sprintf("theirs after %v: got %d, %v, want %d", now, got, err, want)
+	}
+	return ""
+}
+
+// Ours makes a request by a limiter.
+func (h History) Ours(t *testing.T, l limit.Limiter, n int64, want limit.Decision, wantErr error) (mismatch string) {
+	t.Helper()
+	now := h.Passed()
+	if got, err := l.Take(t.Context(), h.Key, n); !errors.Is(err, wantErr) || err == nil && got != want {
+		return fmt.Sprintf("ours after %v: got %+v, %v, want %+v, %v", now, got, err, want, wantErr)
+	}
+	return ""
+}
+
+// Take plays histories on a miniredis and on a server.
+func (turns Turns) Take(t *testing.T) {
+	t.Helper()
+	limitertest.Each(t, map[string]func(*testing.T, func(*testing.T, redistest.Client)){
+		"virtual time": redistest.Virtual, "server": redistest.VirtualServer,
+	}, func(t *testing.T, virtual func(*testing.T, func(*testing.T, redistest.Client))) {
+		virtual(t, turns.play)
+	})
+}
+
+// play plays histories until that many requests were made as the flag -turns says. It records
+// how many there were, and the mismatches, of which there must be none.
+func (turns Turns) play(t *testing.T, rdb redistest.Client) {
+	first := *seed
+	if first == 0 {
+		first = rand.Uint64()
+	}
+	requests, mismatches := 0, 0
+	for i := uint64(0); requests < *atLeast && mismatches < 3; i++ {
+		if turns.WholeSeconds {
+			time.Sleep(time.Second - time.Duration(time.Now().Nanosecond()))
+		}
+		request := turns.Play(t, History{Redis: rdb, Key: Key(t), Draw: rand.New(rand.NewPCG(first, i)), start: time.Now()})
+		for n := 1; n <= 80; n++ {
+			requests++
+			if mismatch := request(); mismatch != "" {
+				mismatches++
+				t.Errorf("-turns-seed %d, history %d, request %d: %s", first, i, n, mismatch)
+				break
+			}
+		}
+	}
+	t.Logf("-turns-seed %d: %d requests took turns, %d mismatches", first, requests, mismatches)
+	redistest.Record(t, "turns-other", turns.Limiter, requests, mismatches)
 }
