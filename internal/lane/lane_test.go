@@ -409,3 +409,21 @@ func TestFlight_ByCallerHandsItsPlaceOn(t *testing.T) {
 		})
 	}
 }
+
+func TestEarlyJointCallsComeFirst(t *testing.T) {
+	t.Parallel()
+	order := limitertest.NewScript(`local all = {}
+		for i = 1, (#ARGV - 1) / 2 do
+			all[i] = (i <= ARGV[1] + 0) == (ARGV[2 * i] % 2 == 1) and 1000 + ARGV[2 * i] or 0
+		end
+		return all`)
+	var calls []*script.Joint
+	for i := range 11 { // five of those that go together are not early, and four are
+		calls = append(calls, &script.Joint{Script: order, Args: [2]any{i, ""}, Early: i%2 == 1})
+	}
+	joined(t, calls, true, func(replies []any, _ *rig) {
+		for i := 2; i < len(calls); i++ {
+			assert.EqualValues(t, 1000+i, replies[i])
+		}
+	})
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/codec"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
@@ -350,4 +351,21 @@ func some[T any](all []T) []T {
 		return all[:1]
 	}
 	return all
+}
+
+func TestMembers_OfAllLayoutsSideBySide(t *testing.T) {
+	t.Parallel()
+	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
+		d := newDamaged(t, rdb, rratelimiter.Overall)
+		all(run("DEL", "permits"), run("EXPIRE", "config", 60*60))(t, d) // no wait is longer than the limiter lives
+		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
+			run("ZADD", "permits", time.Duration(50-10*i)*time.Minute, limitertest.NewMember(t, layout, uint32(i+1)))(t, d)
+		}
+		run("SET", "value", 0, "EX", 60*60)(t, d)
+		for permits, wait := range map[int64]int{1: 10, 2: 20, 3: 20, 4: 30, 6: 30, 7: 40, 10: 40} {
+			decision := limitertest.Take(t, d.limiter, permits)
+			assert.False(t, decision.Granted)
+			assert.InDelta(t, wait, decision.RetryAfter.Minutes(), 1, "%d permits", permits)
+		}
+	})
 }

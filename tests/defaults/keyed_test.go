@@ -3,6 +3,7 @@ package defaults_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -222,5 +223,39 @@ func TestKeyedKeysAreApart(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// A program is as old for a limiter as the server's clock says.
+func TestWithDefault_CountsByTheServersClock(t *testing.T) {
+	t.Parallel()
+	calls := map[string]func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error{
+		"TryAcquireAll": func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			other := limitertest.ByDefault(c, "{"+l.Name()+"}other", limitertest.Hourly(3))
+			return limitertest.Second(c.TryAcquireAll(ctx, 0, l.Claim(1), other.Claim(1)))
+		},
+		"Take": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(l.Take(ctx, 1))
+		},
+		"Settle": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			r, err := l.Reserve(ctx, 1, 0)
+			if err != nil {
+				return err
+			}
+			if _, err := l.Delete(ctx); err != nil {
+				return err
+			}
+			return r.Settle(ctx, 2)
+		},
+	}
+	limitertest.Stepping(t, calls, func(t *testing.T, rdb redistest.Client, step func(time.Duration), call func(context.Context, *rratelimiter.Client, *rratelimiter.RateLimiter) error) {
+		step(-45 * time.Second) // so much is the program ahead
+		client := limitertest.NewClient(t, rdb)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, call(t.Context(), client, limitertest.ByDefault(client, "a", limitertest.Hourly(3))))
+		var began int64
+		_, err := fmt.Sscanf(rdb.HGet(t.Context(), "a", "default").Val(), "3 3600000 0 0 %d", &began)
+		require.NoError(t, err)
+		assert.InDelta(t, time.Now().Add(-55*time.Second).UnixMicro(), began, float64(2*time.Second/time.Microsecond))
 	})
 }

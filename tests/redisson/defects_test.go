@@ -180,3 +180,29 @@ func TestKeepState_PerClientCountsPermitsInUse(t *testing.T) {
 		take(17), other(to(10)), to(21), free(4), other(to(10)), to(12), free(0), release(17), free(12),
 	}}.perform(t)
 }
+
+func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
+	t.Parallel()
+	layouts := []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2}
+	add := func(age time.Duration) step {
+		return func(p *play) {
+			for i, layout := range layouts {
+				p.add(layout, age+time.Duration(i)*ms, uint32(i+1))
+			}
+		}
+	}
+	scenario{cfg: every(100, hour), everywhere: true, steps: []step{
+		add(30 * minute), loseValue, free(90), // a value rebuilt from members side by side
+		add(2 * hour), add(minute), free(80), // what has run out comes back
+		func(p *play) { assert.Len(p, members(p, p.rdb, p.keys().Permits), 8) },
+		release(15), free(95), inUse(5),
+		func(p *play) {
+			for _, m := range members(p, p.rdb, p.keys().Permits) {
+				assert.True(p, slices.Contains(layouts, m.Layout))
+			}
+			d := limitertest.Take(p, p.l, 96)
+			assert.False(p, d.Granted)
+			assert.EqualValues(p, 95, d.Remaining)
+		},
+	}}.perform(t)
+}
