@@ -253,7 +253,7 @@ func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
 		go func() {
 			served.Store(e.asks(t, l, decide.Ask{Permits: 5, MayWait: true}).Granted)
 		}()
-		time.Sleep(time.Second)
+		time.Sleep(300 * time.Millisecond)
 		end := make(chan struct{})
 		startJob(t, e, l, func(*job) { <-end })
 		go func() { assert.NoError(t, reserved.Settle(t.Context(), 0, func(error) {})) }()
