@@ -37,8 +37,7 @@ type tally struct{ compared, mismatches int }
 // newRecorder returns one of the services on a stage.
 func newRecorder(t *testing.T, st *stage, draw drawer) *recorder {
 	t.Helper()
-	h := newHistory(st.cast)
-	return &recorder{stage: st, drawer: draw, t: t, h: h, counts: make(map[string]*tally)}
+	return &recorder{stage: st, drawer: draw, t: t, h: newHistory(st.cast), counts: make(map[string]*tally)}
 }
 
 // recordTrace plays a history beside a release of Redisson.
@@ -51,7 +50,7 @@ func recordTrace(t *testing.T, version string) []step {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(version))
 	draw := rand.New(rand.NewPCG(1, h.Sum64()))
-	st := newStage(t, traceCast(version), version, redistest.Redis(t), driver.open(t, url), driver.open(t, url))
+	st := newStage(t, traceCast(version), version, redistest.Redis(t), driver.openBy(t, "open", url), driver.openBy(t, "open", url))
 	r := newRecorder(t, st, drawer{Rand: draw, tick: goldenTick})
 	r.begin()
 	for len(r.steps) < traceSteps {

@@ -75,14 +75,6 @@ type memoryScene struct {
 	now int64 // in ms
 }
 
-func newMemoryScene(t *testing.T, version redistest.Version) *memoryScene {
-	t.Helper()
-	rdb := redistest.StartServer(t, version).Client(t, nil)
-	now, err := rdb.Time(t.Context()).Result()
-	require.NoError(t, err)
-	return &memoryScene{t, rdb, now.UnixMilli()}
-}
-
 func (s *memoryScene) dump(keys []string) []string {
 	pipe, all := s.rdb.Pipeline(), make([]string, len(keys))
 	for _, key := range keys {
@@ -303,7 +295,8 @@ func TestFullMemory(t *testing.T) {
 	for _, version := range redistest.Versions() {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
-			s := newMemoryScene(t, version)
+			rdb := redistest.StartServer(t, version).Client(t, nil)
+			s := &memoryScene{t, rdb, rdb.Time(t.Context()).Val().UnixMilli()}
 			kinds := []memoryKind{{layout: codec.LayoutD2, keep: true}, {layout: codec.LayoutD2, perClient: true}, {layout: codec.LayoutC}}
 			if version != redistest.Redis82 {
 				kinds = kinds[:1] // what the scripts call is the same

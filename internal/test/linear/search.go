@@ -71,7 +71,7 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 	if len(loose) > mostLoose {
 		return porcupine.Unknown
 	}
-	within := newSearchTime(limit)
+	within := &searchTime{ends: time.Now().Add(limit)}
 	result := porcupine.CheckEventsTimeout(searched(h.Start, loose, within), events, limit)
 	if result == porcupine.Illegal && within.cut.Load() {
 		return porcupine.Unknown
@@ -84,10 +84,6 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 type searchTime struct {
 	ends time.Time
 	cut  atomic.Bool // a step was not taken to its end
-}
-
-func newSearchTime(limit time.Duration) *searchTime {
-	return &searchTime{ends: time.Now().Add(limit)}
 }
 
 func (t *searchTime) over() bool {

@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -232,3 +234,34 @@ func remove(c *Call) Answer {
 	}
 	return Say(there)
 }
+
+// An Outcome is what an operation may come to.
+type Outcome struct {
+	Answer
+
+	*State              // of the limiter
+	To         []*State // of the others
+	Miscounted bool     // rows were taken for permits, and their numbers differ
+}
+
+func outcomes(c *Call, may []Possible) (all []Outcome) {
+	for _, some := range may {
+		with := *c
+		with.State, with.To = c.Clone(), nil
+		for _, other := range c.To {
+			with.To = append(with.To, other.Clone())
+		}
+		answer, given := some(&with)
+		o := Outcome{Answer: answer, State: with.State, To: with.To, Miscounted: with.Miscounted}
+		if given && !slices.ContainsFunc(all, func(as Outcome) bool { return reflect.DeepEqual(as, o) }) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Outcomes returns what an operation may come to. What the call holds stays as it is.
+func (r *Release) Outcomes(c *Call, op Op) []Outcome { return outcomes(c, r.may(op)) }
+
+// Outcomes returns what an operation may come to. What the call holds stays as it is.
+func (m *Module) Outcomes(c *Call, op Op) []Outcome { return outcomes(c, m.may(op)) }
