@@ -222,7 +222,7 @@ var windows = map[string]scenario{
 	// A Client without WithRedissonVersion reads the old release's state right all the same.
 	"read by every client": {cfg: every(10, minute), steps: []step{
 		free(10), there(1), // a value without an end would never be full again
-		oldTakes(7), free(3), refuse(4), decides(4, 3, minute), wait(30 * second), take(1), take(1), refuse(2), free(1),
+		oldTakes(7), free(3), refuse(4), peeksAndTakes(4), decides(4, 3, minute), wait(30 * second), take(1), take(1), refuse(2), free(1),
 		// The value goes with the window; what the Client took is still in use.
 		wait(31 * second), free(8), wait(30 * second), free(10),
 	}},
