@@ -268,15 +268,6 @@ func TestLog_GoesOnAfterACallThatTookLong(t *testing.T) {
 	assert.Len(t, named, 1025, "those that it remembers, and what stands for the first")
 }
 
-// Of grants whose permits may go back none came before many that can't.
-func TestLog_LearnsLateThatPermitsMayGoBack(t *testing.T) {
-	t.Parallel()
-	p := newProgram(1000, time.Minute, 32+40)
-	p.grant(1, 0, merge.NewMember(p.draw(), 2))
-	_, named := p.mustName(t)
-	assert.Len(t, named, 41)
-}
-
 // What another attempt of a call may still merge, though this one's answer says no, is not merged otherwise.
 func TestCall_DoubtfulAnswerLeavesMembersAlone(t *testing.T) {
 	t.Parallel()
