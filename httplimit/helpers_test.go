@@ -338,7 +338,7 @@ func answer(t testing.TB, w *httptest.ResponseRecorder) middlewaretest.Answer {
 }
 
 func policyOf(p middlewaretest.Policy) limit.Limiter {
-	policy := httplimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
+	policy := httplimit.Policy{Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
 	if p.Plan != nil {
 		policy.Plan = func(r *http.Request) limit.Limiter { return p.Plan(r.Header.Get("X-User")) }
 	}

@@ -1,19 +1,23 @@
 package httplimit_test
 
 import (
+	"bufio"
+	"cmp"
+	"context"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"net/http"
-	"slices"
-	"strconv"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
@@ -158,24 +162,29 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// A handler learns what all middleware around it has decided, and settles it.
+// A handler learns what all middleware around it has decided, and settles it. The headers are of all that is not in shadow.
 func TestDecisions(t *testing.T) {
 	t.Parallel()
 	reserver := &middlewaretest.Reserver{Fake: grants()}
 	outer := httplimit.New(httplimit.Policy{Name: "outer", Limiter: reserver, Settle: true})
 	inner := httplimit.New(httplimit.Policy{Name: "shadow", Limiter: refusing}, httplimit.WithShadow())
 	skipped := httplimit.New(grants(), httplimit.WithSkip(func(*http.Request) bool { return true }))
-	w := serve(outer.Handler(inner.Handler(skipped.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	route, w := httplimit.New(httplimit.Policy{Name: "route", Limiter: grants()}), httptest.NewRecorder()
+	outer.Handler(inner.Handler(skipped.Handler(route.Handler(http.HandlerFunc(func(got http.ResponseWriter, r *http.Request) {
+		assert.Same(t, w, got)
 		assert.Equal(t, []httplimit.Decided{
 			{Name: "outer", Decision: limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: time.Minute}},
 			{Name: "shadow", Decision: limit.Decision{Limit: 1, RetryAfter: time.Second}},
+			{Name: "route", Decision: limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: time.Minute}},
 		}, httplimit.Decisions(r.Context()))
 		assert.NoError(t, httplimit.Settle(r.Context(), 3))
 		err := httplimit.Settle(r.Context(), 3)
 		assert.ErrorIs(t, err, limit.ErrSettled)
 		assert.ErrorContains(t, err, "httplimit: Settle: ")
-	})))), newRequest(t))
+	}))))).ServeHTTP(w, newRequest(t))
 	assert.Equal(t, http.StatusOK, w.Code)
+	assert.Len(t, members(t, w.Header(), "RateLimit"), 2)
+	assert.Len(t, members(t, w.Header(), "RateLimit-Policy"), 2)
 	assert.Equal(t, []int64{3}, reserver.Settled)
 	assert.Empty(t, httplimit.Decisions(t.Context()))
 }
@@ -268,40 +277,189 @@ func TestLegacyHeaders(t *testing.T) {
 	})
 }
 
-// Whatever limiters say, what clients read is in range and never too early.
-func TestHeadersOfAnyDecision(t *testing.T) {
+// hijackable is a recorder whose connection can be taken over.
+type hijackable struct{ *httptest.ResponseRecorder }
+
+func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+
+// writes returns a handler that writes these statuses.
+func writes(statuses ...int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		for _, status := range statuses {
+			w.WriteHeader(status)
+		}
+	}
+}
+
+// byStatus charges a request as many permits as its status says.
+func byStatus(_ *http.Request, status int) int64 { return int64(status) }
+
+// settles returns a handler that settles its request.
+func settles(t *testing.T, actual int64) http.HandlerFunc {
+	return func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, httplimit.Settle(r.Context(), actual)) }
+}
+
+// A request is charged by the status that its client has got. A handler that settles wins, also if it settles with what was
+// reserved. What was not charged stays so.
+func TestPolicyCharge(t *testing.T) {
 	t.Parallel()
-	decision := rapid.Custom(func(t *rapid.T) limit.Decision {
-		return limit.Decision{
-			Granted: rapid.Bool().Draw(t, "granted"),
-			Limit:   rapid.Int64Min(1).Draw(t, "limit"), Remaining: rapid.Int64().Draw(t, "remaining"),
-			RetryAfter: time.Duration(rapid.Int64().Draw(t, "retry")), ResetAfter: time.Duration(rapid.Int64().Draw(t, "reset")),
-		}
-	})
-	rapid.Check(t, func(rt *rapid.T) {
-		all := rapid.SliceOfN(decision, 2, 4).Draw(rt, "decisions")
-		opts := []httplimit.Option{patient()}
-		for i, d := range all[1:] {
-			opts = append(opts, httplimit.WithPolicy(httplimit.Policy{Name: strconv.Itoa(i), Limiter: says(d, nil)}))
-		}
-		w := serve(httplimit.New(says(all[0], nil), opts...).Handler(hello), newRequest(t))
-		limits := members(t, w.Header(), "RateLimit")
-		require.Len(rt, limits, len(all))
-		require.Len(rt, members(t, w.Header(), "RateLimit-Policy"), len(all))
-		never := slices.ContainsFunc(all, func(d limit.Decision) bool { return !d.Granted && d.RetryAfter == math.MaxInt64 })
-		for i, d := range all {
-			if d.Granted {
-				continue
+	down, refuses := says(limit.Decision{}, limit.ErrUnavailable), says(limit.Decision{Limit: 5}, nil)
+	for name, c := range map[string]struct {
+		handle  http.HandlerFunc
+		leaves  bool  // the client does, before it
+		want    int   // the status
+		limiter *fake // nil: it grants
+		opt     httplimit.Option
+		charge  func(r *http.Request, status int) int64 // nil: by the status
+		settled []int64                                 // nil: as many as the status says
+	}{
+		"nothing": {handle: writes(), want: 200},
+		"a body":  {handle: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }, want: 200},
+		"bytes":   {handle: hello, want: 200},
+		"a copy":  {handle: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, strings.NewReader("hello")) }, want: 200},
+		"no copy": {handle: func(w http.ResponseWriter, _ *http.Request) {
+			if n, err := io.Copy(w, iotest.ErrReader(errDown)); n == 0 && err != nil {
+				w.WriteHeader(http.StatusBadGateway)
 			}
-			require.Equal(rt, http.StatusTooManyRequests, w.Code)
-			if never {
-				assert.Empty(rt, w.Header().Get("Retry-After"))
-				continue
-			}
-			retry := integer(t, w.Header().Get("Retry-After"))
-			assert.GreaterOrEqual(rt, float64(retry), d.RetryAfter.Seconds())
-			assert.GreaterOrEqual(rt, retry, limits[i].Params["t"])
-			assert.GreaterOrEqual(rt, retry, int64(1))
+		}, want: 502},
+		"a status": {handle: func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }, want: 401},
+		"two":      {handle: writes(202, 500), want: 202},
+		"hints":    {handle: writes(103, 404), want: 404},
+		"a panic":  {handle: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, want: 500},
+		"a stream": {handle: func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			writes(500)(w, r)
+		}, want: 200},
+		"taken over": {handle: func(w http.ResponseWriter, _ *http.Request) { _, _, _ = w.(http.Hijacker).Hijack() }, want: 101},
+		"switched": {handle: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			_, _, _ = http.NewResponseController(w).Hijack()
+		}, want: 101},
+		"no push": {handle: func(w http.ResponseWriter, _ *http.Request) {
+			assert.ErrorIs(t, w.(http.Pusher).Push("/style.css", nil), http.ErrNotSupported)
+		}, want: 200},
+		"older code": {handle: func(w http.ResponseWriter, _ *http.Request) {
+			assert.NotNil(t, w.(http.CloseNotifier).CloseNotify()) //nolint:staticcheck // such as gin's streams
+		}, want: 200},
+		// A client that has left may have got the answer or not.
+		"left":         {handle: writes(), leaves: true, want: httplimit.StatusClientGone},
+		"left, served": {handle: writes(202), leaves: true, want: 202},
+
+		"settled":      {handle: settles(t, 3), want: 200, settled: []int64{3}},
+		"as reserved":  {handle: settles(t, 1), want: 200, settled: []int64{1}},
+		"refused":      {limiter: refuses},
+		"open":         {limiter: down, handle: writes(), want: 200, opt: httplimit.WithFailure(limit.FailOpen()), settled: []int64{}},
+		"in shadow":    {handle: writes(), want: 200, opt: httplimit.WithShadow()},
+		"free":         {handle: writes(), opt: httplimit.WithCost(func(*http.Request) (int64, error) { return 0, nil })},
+		"below 0 is 0": {handle: writes(), want: 200, charge: func(*http.Request, int) int64 { return -1 }, settled: []int64{0}},
+	} {
+		var got, want []int
+		if c.want > 0 {
+			want = []int{c.want}
 		}
+		if c.settled == nil && c.want > 0 {
+			c.settled = []int64{int64(c.want)}
+		}
+		if c.opt == nil {
+			c.opt = quiet
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		reserver := &middlewaretest.Reserver{Fake: cmp.Or(c.limiter, grants())}
+		limits := httplimit.New(httplimit.Policy{Limiter: reserver, Charge: func(r *http.Request, status int) int64 {
+			assert.Equal(t, "/items/1", r.URL.Path)
+			got = append(got, status)
+			if c.charge != nil {
+				return c.charge(r, status)
+			}
+			return byStatus(r, status)
+		}}, quiet, c.opt)
+		require.NoError(t, limits.Err())
+		func() {
+			defer func() { assert.Equal(t, strings.Contains(name, "panic"), recover() != nil, name) }()
+			limits.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if c.leaves {
+					leave()
+				}
+				c.handle(w, r)
+			})).ServeHTTP(hijackable{httptest.NewRecorder()}, newRequest(t).WithContext(ctx))
+		}()
+		leave()
+		assert.Equal(t, want, got, name)
+		assert.Equal(t, append([]int64(nil), c.settled...), reserver.Settled, name)
+	}
+	var errs middlewaretest.Errors
+	p := httplimit.Policy{Name: "logins", Limiter: &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}, Charge: byStatus}
+	serve(httplimit.New(p, hearing(&errs)).Handler(hello), newRequest(t))
+	require.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
+	p.Limiter = grants()
+	require.ErrorIs(t, httplimit.New(p).Err(), limit.ErrUnsupported)
+}
+
+// Where a policy waits for Settle, a handler that calls it settles that one. One with a Charge beside it, or in another
+// middleware, is charged by the status.
+func TestPolicyCharge_BesideSettle(t *testing.T) {
+	t.Parallel()
+	var all [4]*middlewaretest.Reserver
+	for i := range all {
+		all[i] = &middlewaretest.Reserver{Fake: grants()}
+	}
+	outer := httplimit.New(httplimit.Policy{Name: "tokens", Limiter: all[0], Settle: true},
+		httplimit.WithPolicy(httplimit.Policy{Name: "both", Limiter: all[1], Settle: true, Charge: byStatus}),
+		httplimit.WithPolicy(httplimit.Policy{Name: "failures", Limiter: all[2], Charge: byStatus}))
+	inner := httplimit.New(httplimit.Policy{Name: "more failures", Limiter: all[3], Charge: byStatus})
+	serve(outer.Handler(inner.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		assert.NoError(t, httplimit.Settle(r.Context(), 1234))
+		w.WriteHeader(http.StatusTeapot)
+	}))), newRequest(t))
+	for i, want := range []int64{1234, 1234, http.StatusTeapot, http.StatusTeapot} {
+		assert.Equal(t, []int64{want}, all[i].Settled)
+	}
+}
+
+// A Charge and an error handler that panic do not end the program, also where the response ends with its context.
+func TestPolicyCharge_Panics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var errs middlewaretest.Errors
+		fails := &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}
+		others := &middlewaretest.Reserver{Fake: grants()}
+		charge := func(*http.Request, int) int64 { return 7 }
+		transport := httplimit.NewTransport(answersBody(http.StatusOK), httplimit.Policy{
+			Name: "mine", Limiter: &middlewaretest.Reserver{Fake: grants()},
+			Charge: func(*http.Request, int) int64 { panic("oops") },
+		}, httplimit.WithPolicy(httplimit.Policy{Name: "fails", Limiter: fails, Charge: charge}),
+			httplimit.WithPolicy(httplimit.Policy{Name: "others", Limiter: others, Charge: charge}),
+			httplimit.WithErrorHandler(func(_ *http.Request, err error) {
+				errs.Add(err)
+				panic("too")
+			}))
+		ctx, leave := context.WithCancel(t.Context())
+		_, err := transport.RoundTrip(newRequest(t).WithContext(ctx)) //nolint:bodyclose // it ends with its context
+		require.NoError(t, err)
+		leave()
+		synctest.Wait()
+		got := errs.Take()
+		require.Len(t, got, 2)
+		require.EqualError(t, got[0], `httplimit: policy "mine": panic: oops`)
+		require.ErrorIs(t, got[1], limit.ErrUnavailable)
+		assert.Equal(t, []int64{7}, others.Settled)
 	})
+}
+
+// A transport is charged by what upstreams answer, 0 if there is no answer.
+func TestPolicyCharge_Transport(t *testing.T) {
+	t.Parallel()
+	for _, want := range []int{http.StatusOK, http.StatusServiceUnavailable, 0} {
+		upstream := &middlewaretest.Reserver{Fake: grants()}
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if want == 0 {
+				return nil, errDown
+			}
+			return answers(want)(r)
+		}), httplimit.Policy{Limiter: upstream, Charge: byStatus})
+		require.NoError(t, transport.Err())
+		_, err := send(t.Context(), t, transport, api)
+		assert.Equal(t, want == 0, err != nil)
+		assert.Equal(t, []int64{int64(want)}, upstream.Settled)
+	}
 }
