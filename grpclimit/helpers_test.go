@@ -61,28 +61,19 @@ func (s *testServer) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest,
 	return stream.Send(&testpb.StreamingOutputCallResponse{})
 }
 
-// serveOn starts a server that ends with t.
-func serveOn(t testing.TB, listener net.Listener, opts []grpc.ServerOption) *testServer {
+// serve starts a server in memory and returns a connection to it. Both work in
+// a synctest bubble, and end with t.
+func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOption) (*grpc.ClientConn, *testServer) {
 	t.Helper()
-	service := &testServer{ended: make(chan error, 1)}
-	server := grpc.NewServer(opts...)
+	listener, service, done := bufconn.Listen(1<<16), &testServer{ended: make(chan error, 1)}, make(chan error)
+	server := grpc.NewServer(serverOpts...)
 	testpb.RegisterTestServiceServer(server, service)
 	healthpb.RegisterHealthServer(server, health.NewServer())
-	done := make(chan error)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		server.Stop()
 		assert.NoError(t, <-done)
 	})
-	return service
-}
-
-// serve starts a server in memory and returns a connection to it. Both work in
-// a synctest bubble, and end with t.
-func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOption) (*grpc.ClientConn, *testServer) {
-	t.Helper()
-	listener := bufconn.Listen(1 << 16)
-	service := serveOn(t, listener, serverOpts)
 	conn, err := grpc.NewClient("passthrough:///memory", append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
@@ -111,8 +102,8 @@ func duplex(t testing.TB, conn *grpc.ClientConn) (stream testpb.TestService_Full
 	}
 }
 
-func check(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
-	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}, opts...)
+func check(ctx context.Context, conn *grpc.ClientConn) error {
+	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	return err
 }
 
@@ -355,7 +346,7 @@ func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewar
 }
 
 func policyOf(p middlewaretest.Policy) limit.Limiter {
-	policy := grpclimit.Policy{Name: p.Name, Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
+	policy := grpclimit.Policy{Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
 	if p.Plan != nil {
 		policy.Plan = func(ctx context.Context, call grpclimit.Call) limit.Limiter {
 			user, _ := grpclimit.Metadata("user")(ctx, call)

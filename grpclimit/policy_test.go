@@ -187,10 +187,10 @@ func TestWithWait_PlacesBesideARate(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 			return handle(ctx, req)
 		})
-		conn, _ := serve(t, []grpc.ServerOption{slow}, unaryClient(httplimit.Local(100, time.Second), grpclimit.WithWait(),
-			grpclimit.WithPolicy(grpclimit.Policy{
+		conn, _ := serve(t, []grpc.ServerOption{slow}, grpc.WithUnaryInterceptor(grpclimit.New(httplimit.Local(100, time.Second),
+			grpclimit.WithWait(), grpclimit.WithPolicy(grpclimit.Policy{
 				Name: "places", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1)), InFlight: true,
-			})))
+			})).UnaryClient()))
 		var calls sync.WaitGroup
 		start := time.Now()
 		for range 3 {

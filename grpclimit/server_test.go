@@ -5,24 +5,133 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthserver "google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
+
+// limitTo returns a limiter of so many permits a minute. The clock of its Redis stands still,
+// so that the examples print the same figures each time.
+func limitTo(n int64) (limiter limit.Limiter, stop func()) {
+	rdb, stop := limittest.ConnectExample()
+	client := rratelimiter.New(rdb)
+	return slidinglog.New(client, slidinglog.Config{Limit: n, Window: time.Minute}), stop
+}
+
+// start starts a server of health checks, and returns a client of it.
+func start(server []grpc.ServerOption, client ...grpc.DialOption) (health healthpb.HealthClient, stop func()) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	s := grpc.NewServer(server...)
+	healthpb.RegisterHealthServer(s, healthserver.NewServer())
+	go func() { _ = s.Serve(listener) }()
+	conn, err := grpc.NewClient(listener.Addr().String(), append(client, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		panic(err)
+	}
+	return healthpb.NewHealthClient(conn), func() { _ = conn.Close(); s.Stop() }
+}
+
+// A server, and a client that reads when to come back.
+func Example() {
+	limiter, stop := limitTo(2)
+	defer stop()
+	limits := grpclimit.New(limiter)
+	client, stopServer := start([]grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(limits.UnaryServer()), grpc.ChainStreamInterceptor(limits.StreamServer()),
+	})
+	defer stopServer()
+
+	for range 3 {
+		answer, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
+		if err == nil {
+			fmt.Println(answer.GetStatus())
+			continue
+		}
+		fmt.Println(status.Code(err))
+		for _, detail := range status.Convert(err).Details() {
+			if retry, ok := detail.(*errdetails.RetryInfo); ok {
+				fmt.Println("come back in", retry.GetRetryDelay().AsDuration())
+			}
+		}
+	}
+	// Output:
+	// SERVING
+	// SERVING
+	// ResourceExhausted
+	// come back in 1m0s
+}
+
+// A limit for each tenant, named by a proxy before the server. Checks of
+// health are free.
+func ExampleWithKey() {
+	limiter, stop := limitTo(1)
+	defer stop()
+	client, stopServer := start([]grpc.ServerOption{grpc.ChainUnaryInterceptor(
+		grpclimit.New(limiter,
+			grpclimit.WithPrefix("tenants:"),
+			grpclimit.WithKey(grpclimit.Metadata("x-tenant")),
+			grpclimit.WithSkip(func(_ context.Context, call grpclimit.Call) bool {
+				return call.Method == healthpb.Health_Check_FullMethodName
+			}),
+		).UnaryServer())})
+	defer stopServer()
+
+	for _, tenant := range []string{"acme", "acme", "umbrella"} {
+		ctx := metadata.AppendToOutgoingContext(context.Background(), "x-tenant", tenant)
+		_, checked := client.Check(ctx, &healthpb.HealthCheckRequest{})
+		_, listed := client.List(ctx, &healthpb.HealthListRequest{})
+		fmt.Println(tenant, status.Code(checked), status.Code(listed))
+	}
+	// Output:
+	// acme OK OK
+	// acme OK ResourceExhausted
+	// umbrella OK OK
+}
+
+// A client that keeps to what it may send, together with all others that use the
+// same Redis.
+func ExampleInterceptors_UnaryClient() {
+	limiter, stop := limitTo(1)
+	defer stop()
+	client, stopServer := start(nil, grpc.WithChainUnaryInterceptor(
+		grpclimit.New(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait()).UnaryClient()))
+	defer stopServer()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for range 2 {
+		_, err := client.Check(ctx, &healthpb.HealthCheckRequest{})
+		fmt.Println(err)
+	}
+	// Output:
+	// <nil>
+	// rpc error: code = ResourceExhausted desc = rate limit exceeded, retry after 1m0s
+}
 
 const pushbackTrailer = "grpc-retry-pushback-ms"
 
@@ -33,9 +142,6 @@ func unary(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOption 
 func streams(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.StreamInterceptor(grpclimit.New(limiter, opts...).StreamServer())}
 }
-
-// byMethod is the key of calls that no connection brings.
-var byMethod = grpclimit.WithKey(grpclimit.Method())
 
 // A call's cost may depend on everything known about it.
 func TestCost(t *testing.T) {
@@ -48,10 +154,11 @@ func TestCost(t *testing.T) {
 	} {
 		var seen grpclimit.Call
 		limiter := middlewaretest.Grants()
-		made := interceptors[name](grpclimit.New(limiter, byMethod, grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {
+		cost := func(_ context.Context, call grpclimit.Call) (int64, error) {
 			seen = call
 			return 7, nil
-		})))
+		}
+		made := interceptors[name](grpclimit.New(limiter, grpclimit.WithKey(grpclimit.Method()), grpclimit.WithCost(cost)))
 		require.NoError(t, made(t.Context(), func() error { return nil }))
 		assert.EqualValues(t, 7, limiter.Asked()[0].N)
 		assert.Equal(t, want, grpclimit.Call{Method: seen.Method, Target: seen.Target, Message: seen.Message}, name)
@@ -143,19 +250,6 @@ func figures(trailer metadata.MD) []string {
 	return append(append([]string(nil), trailer.Get(grpclimit.TrailerLimit)...), trailer.Get(grpclimit.TrailerRemaining)...)
 }
 
-// hearing adds to errs what the error handler hears.
-func hearing(errs *middlewaretest.Errors) grpclimit.Option {
-	return grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) { errs.Add(err) })
-}
-
-func unaryClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
-	return grpc.WithUnaryInterceptor(grpclimit.New(limiter, opts...).UnaryClient())
-}
-
-func streamClient(limiter limit.Limiter, opts ...grpclimit.Option) grpc.DialOption {
-	return grpc.WithStreamInterceptor(grpclimit.New(limiter, opts...).StreamClient())
-}
-
 // A client's stream takes permits for each message, waits for them if it may, and ends if they are refused.
 func TestStreamClientPerMessage(t *testing.T) {
 	t.Parallel()
@@ -165,7 +259,7 @@ func TestStreamClientPerMessage(t *testing.T) {
 			if waits {
 				limiter, opts = httplimit.Local(1, time.Second), append(opts, grpclimit.WithWait())
 			}
-			conn, service := serve(t, nil, streamClient(limiter, opts...))
+			conn, service := serve(t, nil, grpc.WithStreamInterceptor(grpclimit.New(limiter, opts...).StreamClient()))
 			start := time.Now()
 			stream, say := duplex(t, conn)
 			require.NoError(t, say(0))
@@ -274,7 +368,8 @@ func TestFunctionsThatFail_StatusOfTheError(t *testing.T) {
 		for name, made := range interceptors {
 			var heard middlewaretest.Errors
 			limiter := middlewaretest.Grants()
-			limits := grpclimit.New(limiter, hearing(&heard), grpclimit.WithFailure(limit.FailOpen()), c.opt)
+			hearing := grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) { heard.Add(err) })
+			limits := grpclimit.New(limiter, hearing, grpclimit.WithFailure(limit.FailOpen()), c.opt)
 			call := made(limits)
 			assert.Equal(t, c.want, status.Code(call(t.Context(), func() error { return nil })), name)
 			assert.Empty(t, limiter.Asked())
