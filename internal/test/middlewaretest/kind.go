@@ -75,7 +75,6 @@ type Kind[O, K any] struct {
 
 // A Policy is what concerns only one limit.
 type Policy struct {
-	Name    string
 	Limiter limit.Limiter
 	Plan    func(user string) limit.Limiter
 	Settle  bool

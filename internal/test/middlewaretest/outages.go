@@ -140,3 +140,84 @@ func (g Guarded) meet(t *testing.T, how Instead, start bool, fails func([]redis.
 	assert.LessOrEqual(t, free, 3, "permits of Redis, but for calls in doubt")
 	time.Sleep(time.Minute) // go-redis comes back from what hung
 }
+
+var (
+	errDown    = errors.New("secret: connection refused")
+	errDownToo = errors.New("secret: no route to host")
+)
+
+// Ending returns a context with a deadline, or if that is below 0, one whose caller goes then.
+func Ending(ctx context.Context, in time.Duration) (context.Context, context.CancelFunc) {
+	if in > 0 {
+		return context.WithTimeout(ctx, in)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if in < 0 {
+		time.AfterFunc(-in, cancel)
+	}
+	return ctx, cancel
+}
+
+// A limiter has the timeout, and its fallback has it again. A caller who leaves is no failure of the limiter, which is not replaced
+// then. What it grants too late is given back, once.
+func (k Kind[O, K]) testTime(t *testing.T) {
+	const short, second = 10 * time.Millisecond, time.Second
+	fallback, late := Grants(), k.Late
+	open := k.WithFailure(limit.FailOpen())
+	if late == Unavailable {
+		late = Passed
+	}
+	for name, c := range map[string]struct {
+		opt  O
+		in   time.Duration // the request's deadline; below 0, when its caller goes
+		took time.Duration
+		want Verdict
+	}{
+		"default":          {k.WithFailure(limit.FailClosed()), 0, second, Unavailable},
+		"option":           {k.WithTimeout(2 * short), 0, 2 * short, Unavailable},
+		"hanging fallback": {k.WithFallback(Hangs()), 0, 2 * second, Unavailable},
+		"deaf fallback":    {k.WithFallback(Deaf(time.Minute)), 0, 2 * second, Unavailable},
+		"no bound":         {k.WithTimeout(0), 0, time.Minute, Passed},
+		"gone, closed":     {k.WithFailure(limit.FailClosed()), -short, short, Gone},
+		"gone, open":       {open, -short, short, Gone},
+		"gone, fallback":   {k.WithFallback(fallback), -short, short, Gone},
+		"gone, no bound":   {k.WithTimeout(0), -short, short, Gone},
+		"late, fallback":   {k.WithFallback(fallback), short, short, k.Late},
+		"late, open":       {open, short, short, late},
+	} {
+		for _, deaf := range []bool{true, false} {
+			if !deaf && name == "no bound" {
+				continue // it would never answer
+			}
+			synctest.Test(t, func(t *testing.T) {
+				limiter, givenBack := &Returner{Fake: Hangs()}, 0
+				if deaf {
+					limiter.Fake = Deaf(time.Minute)
+				}
+				if deaf && c.want != Passed || deaf && c.in != 0 {
+					givenBack = 1
+				}
+				r := k.rig(t, limiter, c.opt)
+				ctx, cancel := Ending(t.Context(), c.in)
+				defer cancel()
+				start := time.Now()
+				assert.Equal(t, c.want, r.handle(ctx, "").Verdict, name)
+				assert.Equal(t, c.took, time.Since(start), name)
+				if c.want == Unavailable || name == "late, open" && late == Passed {
+					r.errs.Check(t, context.DeadlineExceeded)
+				}
+				r.errs.Check(t)
+				assert.Empty(t, limiter.GivenBack(), name)
+				time.Sleep(time.Hour)
+				assert.Len(t, limiter.GivenBack(), givenBack, name)
+			})
+		}
+	}
+	assert.Empty(t, fallback.Asked(), "it is too late for that")
+}
+
+func (k Kind[O, K]) testPanic(t *testing.T) {
+	panics := &Fake{Answer: func(context.Context, int64) (limit.Decision, error) { panic("oops") }}
+	r := k.rig(t, panics)
+	assert.PanicsWithValue(t, "oops", func() { r.ask(Passed) })
+}
