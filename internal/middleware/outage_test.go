@@ -331,21 +331,6 @@ func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
 	return <-handled
 }
 
-// A limiter of another module learns once what was used, even if that is the estimate; if it fails, once more with the same number.
-func TestSettle_TellsAnyLimiterOnce(t *testing.T) {
-	t.Parallel()
-	for _, used := range []int64{0, 3, 20} {
-		c := &middlewaretest.Reserver{Fake: middlewaretest.Grants(), Many: true, Fails: limit.ErrUnavailable}
-		ctx := reserved(t, c, nil)
-		require.ErrorIs(t, middleware.Settle(ctx, used), limit.ErrUnavailable)
-		require.ErrorIs(t, middleware.Settle(ctx, used+1), limit.ErrSettled)
-		c.Fails = nil
-		require.NoError(t, middleware.Settle(ctx, used))
-		require.ErrorIs(t, middleware.Settle(ctx, used), limit.ErrSettled)
-		assert.Equal(t, []int64{used}, c.Settled)
-	}
-}
-
 // What a fallback has granted is settled as often as its own grants are, whatever it stands in for.
 func TestSettle_OfAFallback(t *testing.T) {
 	t.Parallel()
