@@ -30,35 +30,32 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, map[string]mistake{
 		// What envoyproxy/ratelimit refuses too.
-		"BadYAML":           {"'''", "web.yaml:1: found unexpected end of stream"},
-		"NoDomain":          {"descriptors:\n", "web.yaml:1: the domain is empty or missing"},
-		"Empty":             {"", "web.yaml:1: the domain is empty or missing"},
-		"NoMap":             {"- domain: web", "web.yaml:1: the file is no map of keys and values"},
-		"NoKey":             {"domain: web\ndescriptors:\n  - value: v", "web.yaml:3: the descriptor has no key"},
-		"KeyTwice":          {"domain: web\ndescriptors:\n- key: k\n  value: v\n\n- key: k\n  value: v", `web.yaml:6: the descriptor "web.k_v" is there twice`},
-		"KeyTwiceInText":    {"domain: web\ndescriptors:\n- key: a_b\n- key: a\n  value: b", `web.yaml:4: the descriptor "web.a_b" is there twice`},
-		"MisspelledKey":     {"domain: web\ndescriptors:\n- key: k\n  ratelimit: {unit: day}", `web.yaml:4: unknown key "ratelimit"`},
-		"MisspelledInLimit": {limits("unit: day", "requestsperunit: 5"), `web.yaml:6: unknown key "requestsperunit"`},
-		"KeyIsMap":          {"domain: web\n? {a: b}\n: x", "web.yaml:2: the key a map is no text"},
-		"ListOfText":        {"domain: web\ndescriptors:\n- a\n- b", `web.yaml:3: descriptors has "a", which is no map`},
-		"NoList":            {"domain: web\ndescriptors: {key: k}", "web.yaml:2: descriptors is no list"},
-		"LimitIsText":       {"domain: web\ndescriptors:\n- key: k\n  rate_limit: day", "web.yaml:4: rate_limit is no map"},
-		"UnknownUnit":       {limits("unit: foo"), `web.yaml:5: unknown unit "foo"`},
-		"UnitUnknown":       {limits("unit: unknown"), `web.yaml:5: unknown unit "unknown"`},
-		"NoUnit":            {limits("requests_per_unit: 5"), "web.yaml:5: rate_limit has no unit"},
-		"NegativeNumber":    {limits("unit: day", "requests_per_unit: -1"), `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`},
-		"UnlimitedAndUnit":  {limits("unlimited: true", "unit: day"), "web.yaml:6: an unlimited limit has no unit"},
-		"ReplacesNothing":   {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
-		"ReplacesItself":    {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
-		"ShareWithoutStar":  {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
-		"Fraction":          {limits("unit: day", "requests_per_unit: 2.7"), `web.yaml:6: requests_per_unit is "2.7", not a whole number`},
-		"NoBool":            {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
-		"MetadataAlone":     {"domain: web\ndescriptors:\n- key: k\n  metadata: x", "web.yaml:4: metadata is no map"},
-		"MetadataOfLists":   {"domain: web\ndescriptors:\n- key: k\n  metadata:\n    l: &a [*a]\n  rate_limit: {unit: day}", "web.yaml:5: metadata is nested more than 100 deep"},
-		"MetadataNoNumber":  {"domain: web\ndescriptors:\n- key: k\n  metadata: {n: !!int x}\n  rate_limit: {unit: day}", `web.yaml:4: metadata has "x", which is no int`},
-		"ValueIsList":       {"domain: web\ndescriptors:\n- key: k\n  value: [a]", "web.yaml:4: value is no text"},
-		"SeveralAtOnce":     {limits("unit: foo", "requests_per_unit: x"), "\nweb.yaml:"},
-		"NamesItself":       {"a: &a\n  <<: *a", "web.yaml:"},
+		"BadYAML":          {"'''", "web.yaml:1: found unexpected end of stream"},
+		"NoDomain":         {"descriptors:\n", "web.yaml:1: the domain is empty or missing"},
+		"NoMap":            {"- domain: web", "web.yaml:1: the file is no map of keys and values"},
+		"NoKey":            {"domain: web\ndescriptors:\n  - value: v", "web.yaml:3: the descriptor has no key"},
+		"KeyTwice":         {"domain: web\ndescriptors:\n- key: k\n  value: v\n\n- key: k\n  value: v", `web.yaml:6: the descriptor "web.k_v" is there twice`},
+		"KeyTwiceInText":   {"domain: web\ndescriptors:\n- key: a_b\n- key: a\n  value: b", `web.yaml:4: the descriptor "web.a_b" is there twice`},
+		"MisspelledKey":    {"domain: web\ndescriptors:\n- key: k\n  ratelimit: {unit: day}", `web.yaml:4: unknown key "ratelimit"`},
+		"KeyIsMap":         {"domain: web\n? {a: b}\n: x", "web.yaml:2: the key a map is no text"},
+		"ListOfText":       {"domain: web\ndescriptors:\n- a\n- b", `web.yaml:3: descriptors has "a", which is no map`},
+		"NoList":           {"domain: web\ndescriptors: {key: k}", "web.yaml:2: descriptors is no list"},
+		"LimitIsText":      {"domain: web\ndescriptors:\n- key: k\n  rate_limit: day", "web.yaml:4: rate_limit is no map"},
+		"UnknownUnit":      {limits("unit: foo"), `web.yaml:5: unknown unit "foo"`},
+		"UnitUnknown":      {limits("unit: unknown"), `web.yaml:5: unknown unit "unknown"`},
+		"NoUnit":           {limits("requests_per_unit: 5"), "web.yaml:5: rate_limit has no unit"},
+		"NegativeNumber":   {limits("unit: day", "requests_per_unit: -1"), `web.yaml:6: requests_per_unit is "-1", not a whole number from 0 to 4294967295`},
+		"UnlimitedAndUnit": {limits("unlimited: true", "unit: day"), "web.yaml:6: an unlimited limit has no unit"},
+		"ReplacesNothing":  {limits("name: self", "replaces:", "- name:", "unit: day"), "web.yaml:7: replaces has an entry without a name"},
+		"ReplacesItself":   {limits("name: self", "replaces: [{name: self}]", "unit: day"), `web.yaml:6: the limit "self" replaces itself`},
+		"ShareWithoutStar": {"domain: web\ndescriptors:\n- key: k\n  value: v\n  share_threshold: true", "web.yaml:5: share_threshold is for values with a *"},
+		"NoBool":           {"domain: web\ndescriptors:\n- key: k\n  shadow_mode: perhaps\n  rate_limit: {unit: day}", `web.yaml:4: shadow_mode is "perhaps", not true or false`},
+		"MetadataAlone":    {"domain: web\ndescriptors:\n- key: k\n  metadata: x", "web.yaml:4: metadata is no map"},
+		"MetadataOfLists":  {"domain: web\ndescriptors:\n- key: k\n  metadata:\n    l: &a [*a]\n  rate_limit: {unit: day}", "web.yaml:5: metadata is nested more than 100 deep"},
+		"MetadataNoNumber": {"domain: web\ndescriptors:\n- key: k\n  metadata: {n: !!int x}\n  rate_limit: {unit: day}", `web.yaml:4: metadata has "x", which is no int`},
+		"ValueIsList":      {"domain: web\ndescriptors:\n- key: k\n  value: [a]", "web.yaml:4: value is no text"},
+		"SeveralAtOnce":    {limits("unit: foo", "requests_per_unit: x"), "\nweb.yaml:"},
+		"NamesItself":      {"a: &a\n  <<: *a", "web.yaml:"},
 
 		// What is this package's own.
 		"UnitAndWindow":      {limits("unit: day", "window: 90s"), "web.yaml:5: unit and window are given: choose one"},
@@ -75,7 +72,6 @@ func TestParse_SaysWhatIsWrongWithFileAndLine(t *testing.T) {
 		"EstimateOfBucket":   {limits("unit: hour", "algorithm: token_bucket", "estimate: 5"), "web.yaml:7: estimate is for algorithm: sliding_log"},
 		"HoldOfNothing":      {limits("unit: hour", "hold: 60s"), "web.yaml:6: hold is for limits with an estimate"},
 		"UnknownCharge":      {limits("unit: hour", "charge: often"), `web.yaml:6: charge is "often"`},
-		"UnlimitedWindow":    {limits("unlimited: true", "window: 90s"), "web.yaml:6: an unlimited limit has no window"},
 		"WindowOfDescriptor": {"domain: web\ndescriptors:\n- key: k\n  window: 90s", `web.yaml:4: the key "window" does not belong here`},
 		"UnknownFailure":     {"domain: web\nfailure: maybe", `web.yaml:2: failure is "maybe"`},
 		"ShareOfOpen":        {"domain: web\nfailure: open\nshare: 0.5", "web.yaml:3: share is for failure: local"},
@@ -196,26 +192,6 @@ func TestParse_HowALimitCounts(t *testing.T) {
 	assert.Equal(t, "Europe/Berlin", berlin.calendar.String())
 	held := parsed(t, limits("unit: hour", "requests_per_unit: 100", "estimate: 100", "hold: 1m", "charge: granted")).domains["web"].entries["user"].rule
 	assert.Equal(t, []any{int64(100), time.Minute, "granted"}, []any{held.estimate, held.hold, held.charge})
-}
-
-// FuzzParse checks that no file makes a panic, and that all that is wrong has a line.
-func FuzzParse(f *testing.F) {
-	for _, text := range []string{
-		"'''", limits("unit: foo"), limits("window: 90s", "algorithm: token_bucket"), "a: &a [*a]", "domain: web\ndescriptors: &a\n- {key: k, value: '*', descriptors: *a}",
-		"domain: web\nfailure: local\nshare: .5\nhash: descriptor\n", "<<: [{domain: x}, 5]", "? |\n x\n: 5", "--- !!set {a}\n", "%YAML 1.3\n---\n", "a: !!binary x\n",
-	} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		c, err := Parse([]File{{"f", []byte(text)}}, MergeDomains())
-		if err == nil {
-			for _, d := range c.domains {
-				d.match([]*entry{{Key: "k", Value: "v"}, {Key: "l"}})
-			}
-			return
-		}
-		assert.Regexp(t, `^f:`, err.Error())
-	})
 }
 
 // entries returns the entries of a descriptor written "key=value, key=value".

@@ -2,19 +2,187 @@ package envoylimit
 
 import (
 	"cmp"
-	"context"
+	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
+
+// newService returns a Service of a Client of its own.
+func newService(t testing.TB, rdb rratelimiter.Redis, text string, opts ...Option) *Service {
+	t.Helper()
+	s := New(limitertest.NewClient(t, rdb), parsed(t, text), opts...)
+	require.NoError(t, s.Err())
+	return s
+}
+
+// request returns a request written "key=value, key=value | hits | override; ...", with a descriptor between semicolons.
+// Hits are a number, below 0 to give back; an override is "number unit". What is left out is not sent.
+func request(domain, text string) *ratelimitv3.RateLimitRequest {
+	r := &ratelimitv3.RateLimitRequest{Domain: domain}
+	for one := range strings.SplitSeq(text, "; ") {
+		words := strings.Split(one, "|")
+		d := &commonv3.RateLimitDescriptor{}
+		if e := strings.TrimSpace(words[0]); e != "" {
+			d.Entries = entries(e)
+		}
+		if len(words) > 1 && strings.TrimSpace(words[1]) != "" {
+			n, err := strconv.ParseInt(strings.TrimSpace(words[1]), 10, 64)
+			if err != nil {
+				panic(err)
+			}
+			d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(uint64(max(n, -n))), n < 0
+		}
+		if len(words) > 2 {
+			number, unit, _ := strings.Cut(strings.TrimSpace(words[2]), " ")
+			n, _ := strconv.ParseUint(number, 10, 32)
+			d.Limit = &commonv3.RateLimitDescriptor_RateLimitOverride{
+				RequestsPerUnit: uint32(n), Unit: typev3.RateLimitUnit(typev3.RateLimitUnit_value[unit]),
+			}
+		}
+		r.Descriptors = append(r.Descriptors, d)
+	}
+	return r
+}
+
+// ask returns the answer to a request in the domain web.
+func (s *Service) ask(t testing.TB, text string) *ratelimitv3.RateLimitResponse {
+	t.Helper()
+	r, err := s.ShouldRateLimit(t.Context(), request("web", text))
+	require.NoError(t, err)
+	return r
+}
+
+// reservation returns the id of what an answer has reserved.
+func reservation(r *ratelimitv3.RateLimitResponse) string {
+	id, _ := r.GetDynamicMetadata().AsMap()[reservationKey].(string)
+	return id
+}
+
+// wait returns when a descriptor's status says to come back.
+func wait(r *ratelimitv3.RateLimitResponse, descriptor int) time.Duration {
+	return r.GetStatuses()[descriptor].GetDurationUntilReset().AsDuration()
+}
+
+// says returns an answer in words: the code, and each descriptor's code with what is left of the limit, as "OK 3/5"; of an
+// error its code.
+func says(r *ratelimitv3.RateLimitResponse, err error) string {
+	if err != nil {
+		return status.Code(err).String()
+	}
+	text := map[ratelimitv3.RateLimitResponse_Code]string{ok: "OK", over: "OVER"}
+	all := text[r.GetOverallCode()] + ":"
+	for _, s := range r.GetStatuses() {
+		all += " " + text[s.GetCode()]
+		if l := s.GetCurrentLimit(); l != nil {
+			all += fmt.Sprintf(" %d/%d", s.GetLimitRemaining(), l.GetRequestsPerUnit())
+		} else if s.GetLimitRemaining() == 1<<32-1 {
+			all += " endless"
+		}
+	}
+	return all
+}
+
+// stage is where the steps of a test are played: in a bubble, with a Redis that can be down.
+type stage struct {
+	*testing.T
+	*Service
+
+	rdb  redistest.Client
+	down atomic.Bool
+	ids  map[string]string // of reservations
+}
+
+// onStage runs a test in a bubble, with a Service.
+func onStage(t *testing.T, config string, test func(t *testing.T, s *stage), opts ...Option) {
+	t.Helper()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		s := &stage{T: t, rdb: rdb, ids: map[string]string{}}
+		s.Service = newService(t, rdb, config, opts...)
+		rdb.AddHook(redistest.FailWhile(&s.down, errors.New("connection refused")))
+		test(t, s)
+		if s.down.Swap(false) {
+			time.Sleep(time.Minute) // for the last probe
+		}
+	})
+}
+
+// play plays steps, a line each:
+//
+//	key=value | 3; key=value -> OK: OK 2/5 OK 4/5   a request and what is answered
+//	... -> OK: OK 2/5 as $a                         the answer has a reservation, whose id is $a from now on; others have none
+//	wait 1m                                         time passes
+//	down, up                                        Redis does not answer any more, or does again
+//	other                                           another Service of the same limits goes on
+//	spoil NAME                                      a key holds something else
+//	keys NAME, ...                                  the counters that Redis has
+func (s *stage) play(steps string) {
+	s.Helper()
+	for line := range strings.Lines(steps) {
+		line = strings.TrimSpace(line)
+		word, rest, _ := strings.Cut(line, " ")
+		switch word {
+		case "", "//":
+		case "wait":
+			d, err := time.ParseDuration(rest)
+			require.NoError(s, err)
+			time.Sleep(d)
+		case "down", "up":
+			s.down.Store(word == "down")
+		case "other":
+			config := s.active.Load().Config
+			s.Service = New(limitertest.NewClient(s, s.rdb), config)
+		case "spoil":
+			require.NoError(s, s.rdb.Del(s.Context(), rest).Err())
+			require.NoError(s, s.rdb.SAdd(s.Context(), rest, 1).Err())
+		case "keys":
+			require.ElementsMatch(s, strings.Split(rest, ", "), s.names())
+		default:
+			s.call(line)
+		}
+	}
+}
+
+// call plays the step of a request.
+func (s *stage) call(line string) {
+	s.Helper()
+	text, want, found := strings.Cut(line, "->")
+	require.True(s, found, line)
+	want, id, reserves := strings.Cut(strings.TrimSpace(want), " as ")
+	for name, is := range s.ids {
+		text = strings.ReplaceAll(text, name, is)
+	}
+	r, err := s.ShouldRateLimit(s.Context(), request("web", text))
+	require.Equal(s, want, says(r, err), line)
+	require.Equal(s, reserves, reservation(r) != "", line)
+	if reserves {
+		s.ids[id] = reservation(r)
+	}
+}
+
+// names returns the counters that Redis has.
+func (s *stage) names() (all []string) {
+	for _, key := range redistest.Keys(s, s.rdb, "envoy:*") {
+		if kind := s.rdb.Type(s.Context(), key).Val(); kind == "hash" || kind == "string" && key[len(key)-6:] != ":value" {
+			all = append(all, key)
+		}
+	}
+	return all
+}
 
 const web = `
 domain: web
@@ -358,99 +526,4 @@ func TestService_Scenes(t *testing.T) {
 	limitertest.Each(t, scenes, func(t *testing.T, sc scene) {
 		onStage(t, cmp.Or(sc.limits, web), func(_ *testing.T, s *stage) { s.play(sc.steps) }, sc.opts...)
 	})
-}
-
-// in20ms returns the answer to a call whose caller waits as long as Envoy does by default, and how long it took.
-func (s *stage) in20ms(text string) (string, time.Duration) {
-	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	r, err := s.ShouldRateLimit(ctx, request("web", text))
-	require.NoError(s, ctx.Err())
-	return says(r, err), time.Since(start)
-}
-
-// delay makes calls to Redis take as long as away says, from the one after so many on.
-func (s *stage) delay(prompt int64, away *atomic.Int64) {
-	var calls atomic.Int64
-	s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-		if calls.Add(1) > prompt {
-			time.Sleep(time.Duration(away.Load()))
-		}
-		return next()
-	}))
-}
-
-// What a domain says of failures reaches Envoy before it gives up, which is after 20 ms by default, from the first call on.
-// What Redis grants afterwards goes back, and calls that were given up end those to a Redis that is silent.
-func TestFailure_AnswersInTheCallersTime(t *testing.T) {
-	t.Parallel()
-	const all = "log=ann; held=ann; day=ann; bucket=ann"
-	limitertest.Each(t, map[string][2]string{
-		"none": {"", "Unavailable"}, "closed": {"failure: closed", "OVER:" + strings.Repeat(" OVER", 4)},
-		"open": {"failure: open", "OK:" + strings.Repeat(" OK", 4)}, "local": {"failure: local\nshare: 1", "OK: OK 7/8 OK 6/8 OK 7/8 OK 7/8"},
-	}, func(t *testing.T, failure [2]string) {
-		onStage(t, failure[0]+kinds, func(t *testing.T, s *stage) {
-			for key := range strings.SplitSeq(all, "; ") { // scripts are loaded
-				s.ask(t, strings.Replace(key, "ann", "eve", 1))
-			}
-			var away atomic.Int64
-			s.delay(0, &away)
-			away.Store(int64(15 * time.Millisecond))
-			got, _ := s.in20ms("log=bob")
-			assert.Equal(t, "OK: OK 7/8", got)
-			away.Store(int64(30 * time.Millisecond))
-			got, _ = s.in20ms(all)
-			assert.Equal(t, failure[1], got)
-			away.Store(0)
-			s.play("wait 1m\n log=ann | 0; held=ann | 0; day=ann | 0; bucket=ann | 0 -> OK: OK 8/8 OK 8/8 OK 8/8 OK 8/8")
-			away.Store(int64(time.Hour))
-			for range 10 {
-				_, _ = s.in20ms("log=ann")
-			}
-			for _, text := range []string{"log=ann", "log=ann | -1"} {
-				_, took := s.in20ms(text)
-				assert.LessOrEqual(t, took, 5*time.Millisecond)
-			}
-			away.Store(0)
-			time.Sleep(2 * time.Hour)
-		})
-	})
-}
-
-// So do answers to calls that charge to the end, give back, or are refused by one limit after another has granted: what is still
-// to be done with Redis is done after the answer.
-func TestFailure_AnswersInTheCallersTimeWhatGoesOn(t *testing.T) {
-	t.Parallel()
-	const closed, open, local = "failure: closed", "failure: open", "failure: local"
-	for _, tc := range []struct {
-		call   string
-		prompt int64             // how many calls Redis answers at once, before it is slow
-		want   map[string]string // by what the domain says
-		then   string            // what is used in the end
-	}{
-		{"lax=ann", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK 7/8"}, "lax=ann | 0 -> OK: OK 7/8"},
-		{"log=ann | 9", 1, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OVER: OVER 0/8"}, "log=ann | 0 -> OVER: OVER 0/8"},
-		{"log=ann | -1", 0, map[string]string{"": "Unavailable", closed: "OVER: OVER", open: "OK: OK", local: "OK: OK"}, "log=ann | 0 -> OK: OK 8/8"},
-		{"once=y; full=x", 2, map[string]string{"": "OVER: OK 0/1 OVER 0/1"}, "once=y | 0 -> OK: OK 1/1"},
-		{"full=y | 0", 1, map[string]string{"": "OVER: OVER 0/1"}, "full=y | 0 -> OVER: OVER 0/1"},
-	} {
-		for failure, want := range tc.want {
-			t.Run(failure+tc.call, func(t *testing.T) {
-				t.Parallel()
-				onStage(t, failure+kinds, func(t *testing.T, s *stage) {
-					for _, text := range []string{"lax=eve", "log=eve", "lax=eve | 9", "log=eve | -1", "full=x", "full=x | 0", "full=y | 2", "once=x", "once=z; full=x"} { // scripts are loaded
-						s.ask(t, text)
-					}
-					var away atomic.Int64
-					away.Store(int64(30 * time.Millisecond))
-					s.delay(tc.prompt, &away)
-					got, _ := s.in20ms(tc.call)
-					assert.Equal(t, want, got)
-					away.Store(0)
-					s.play("wait 1m\n" + tc.then)
-				})
-			})
-		}
-	}
 }

@@ -168,15 +168,6 @@ func startLLM(t *testing.T) (*envoy, *running, *model) {
 	return startEnvoy(t, "envoy-llm.yaml", backend.URL, r.grpc), r, backend
 }
 
-// startPlain starts an Envoy before a server and a rratelimitd with these limits in a directory.
-func startPlain(t *testing.T, dir string) (*envoy, *running, *miniredis.Miniredis) {
-	t.Helper()
-	app, m := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), miniredis.RunT(t)
-	t.Cleanup(app.Close)
-	r := start(t, dir, m.Addr())
-	return startEnvoy(t, "envoy-plain.yaml", app.URL, r.grpc), r, m
-}
-
 // left returns how many of ann's tokens are left, by what /json answers.
 func (r *running) left(user string) string {
 	r.t.Helper()
@@ -202,8 +193,10 @@ descriptors:
 - {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 5}}
 - {key: plan, value: free, rate_limit: {unit: hour, requests_per_unit: 2}}
 `)
-	e, r, m := startPlain(t, dir)
-
+	app, m := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})), miniredis.RunT(t)
+	t.Cleanup(app.Close)
+	r := start(t, dir, m.Addr())
+	e := startEnvoy(t, "envoy-plain.yaml", app.URL, r.grpc)
 	answer := e.send("/", "")
 	assert.Equal(t, 200, answer.code)
 	assert.Equal(t, "5, 5;w=60", answer.header.Get("X-Ratelimit-Limit"))
