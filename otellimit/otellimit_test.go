@@ -24,9 +24,47 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
+
+// A program that exports metrics has a reader of Prometheus or OTLP in place of this
+// one, and may set its provider with otel.SetMeterProvider.
+func Example() {
+	ctx := context.Background()
+	reader := sdk.NewManualReader()
+	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
+	defer func() { _ = provider.Shutdown(ctx) }()
+
+	rdb, stop := limittest.ConnectExample()
+	defer stop()
+
+	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New(otellimit.WithMeterProvider(provider))))
+	users := client.Keyed("users:", rratelimiter.PerMinute(2))
+	for range 3 {
+		if _, err := users.Take(ctx, "ann", 1); err != nil {
+			fmt.Println(err)
+		}
+	}
+
+	var got metricdata.ResourceMetrics
+	if err := reader.Collect(ctx, &got); err != nil {
+		fmt.Println(err)
+	}
+	for _, m := range got.ScopeMetrics[0].Metrics {
+		if m.Name != "ratelimiter.decisions" {
+			continue
+		}
+		for _, point := range m.Data.(metricdata.Sum[int64]).DataPoints {
+			fmt.Println(point.Attributes.Encoded(attribute.DefaultEncoder()), point.Value)
+		}
+	}
+	// Unordered output:
+	// ratelimiter.name=users:,ratelimiter.outcome=granted,ratelimiter.source=redis 2
+	// ratelimiter.name=users:,ratelimiter.outcome=refused,ratelimiter.source=redis 1
+}
 
 // collector is an observer, and what it counts.
 type collector struct {
@@ -309,10 +347,6 @@ func TestProvider_ErrorsGoToErrorHandler(t *testing.T) {
 	require.Len(t, handled, 1)
 	require.ErrorContains(t, handled[0], "no counters here")
 	tellAll(t.Context(), o)
-}
-
-func TestNew_NoProviders(t *testing.T) {
-	t.Parallel()
 	tellAll(t.Context(), otellimit.New(nil, otellimit.WithMeterProvider(nil), otellimit.WithTracerProvider(nil)))
 }
 
@@ -359,25 +393,6 @@ func TestSpans(t *testing.T) {
 var decided = limit.Decided{
 	Limiter: "api", Call: "TryAcquire", Permits: 1, Outcome: limit.Granted, Source: limit.FromRedis,
 	Start: time.Now(), Waited: 300 * time.Microsecond, Limit: 100, Remaining: 40,
-}
-
-// What a decision costs its caller. All others count too.
-func BenchmarkDecided(b *testing.B) {
-	for name, opts := range map[string][]otellimit.Option{
-		"metrics":                        nil,
-		"and spans that are not sampled": {otellimit.WithTracerProvider(trace.NewTracerProvider(trace.WithSampler(trace.NeverSample())))},
-		"and spans":                      {otellimit.WithTracerProvider(trace.NewTracerProvider())},
-	} {
-		b.Run(name, func(b *testing.B) {
-			o, ctx := newCollector(opts...), b.Context()
-			b.ReportAllocs()
-			b.RunParallel(func(next *testing.PB) {
-				for next.Next() {
-					o.Decided(ctx, decided)
-				}
-			})
-		})
-	}
 }
 
 //nolint:paralleltest // AllocsPerRun counts the allocations of the whole process
