@@ -3,6 +3,7 @@ package adapters_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,10 +16,33 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
+	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
+
+func ExampleGin() {
+	rdb, stop := limittest.ConnectExample() // whose clock stands still
+	defer stop()
+	limiter := slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: 2, Window: time.Minute})
+
+	router := gin.New()
+	router.Use(adapters.Gin(httplimit.New(limiter).Handler))
+	router.GET("/hello", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+
+	for range 3 {
+		w := httptest.NewRecorder()
+		router.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/hello", http.NoBody))
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
+	// Output:
+	// 200 "default";r=1;t=60
+	// 200 "default";r=0;t=60
+	// 429 "default";r=0;t=60
+}
 
 type middleware = func(http.Handler) http.Handler
 

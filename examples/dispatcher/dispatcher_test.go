@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -44,19 +43,6 @@ type world struct {
 	ended   map[string]error // by the job's ID
 	stopped map[string]time.Time
 	draw    *rand.Rand
-}
-
-// virtually runs a test in virtual time.
-func virtually(t *testing.T, test func(t *testing.T, w *world)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{
-			Env: rratelimitertest.New(t), t: t, ended: map[string]error{}, stopped: map[string]time.Time{}, draw: rand.New(rand.NewPCG(1, 2)),
-			partners: map[string]partner{acme: {perSecond: 10, perDay: 1000}, other: {perSecond: 10, perDay: 1000}},
-		}
-		w.rate.Store(100)
-		test(t, w)
-	})
 }
 
 // RoundTrip takes up to jitter on its way. A partner that is stopped answers 429.
@@ -320,5 +306,12 @@ var dispatching = limitertest.Tests[*world]{
 
 func TestDispatcher(t *testing.T) {
 	t.Parallel()
-	limitertest.Each(t, dispatching, func(t *testing.T, test func(t *testing.T, w *world)) { virtually(t, test) })
+	limitertest.Bubbles(t, dispatching, func(t *testing.T, test func(t *testing.T, w *world)) {
+		w := &world{
+			Env: rratelimitertest.New(t), t: t, ended: map[string]error{}, stopped: map[string]time.Time{}, draw: rand.New(rand.NewPCG(1, 2)),
+			partners: map[string]partner{acme: {perSecond: 10, perDay: 1000}, other: {perSecond: 10, perDay: 1000}},
+		}
+		w.rate.Store(100)
+		test(t, w)
+	})
 }

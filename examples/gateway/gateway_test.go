@@ -31,10 +31,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
 
-// patient is how long a gateway waits for Redis in tests: a busy machine is no
-// reason to give up.
-const patient = "1m"
-
 // site is a gateway that answers.
 type site struct {
 	t      *testing.T
@@ -52,7 +48,7 @@ func serve(t *testing.T, args ...string) *site {
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		usual := []string{"--listen", "127.0.0.1:0", "--timeout", patient}
+		usual := []string{"--listen", "127.0.0.1:0", "--timeout", "1m"} // a busy machine is no reason to give up
 		err := run(ctx, append(usual, args...), in, s.logged)
 		_ = in.CloseWithError(errors.Join(err, io.EOF))
 		done <- err
@@ -125,28 +121,20 @@ type answer struct {
 	body string
 }
 
-// try makes a request. "GET /hello" is what it asks for.
-func (s *site) try(what, body string, header http.Header) (answer, error) {
+// ask makes a request that must be answered by a status. "GET /hello" is what it asks for.
+func (s *site) ask(what, body string, header http.Header, status int) answer {
+	s.t.Helper()
 	method, path, _ := strings.Cut(what, " ")
 	r := httptest.NewRequest(method, s.url+path, strings.NewReader(body))
 	r.RequestURI = ""
 	maps.Copy(r.Header, header)
 	got, err := s.send(r)
-	if err != nil {
-		return answer{}, err
-	}
+	require.NoError(s.t, err)
 	defer func() { _ = got.Body.Close() }()
 	text, err := io.ReadAll(got.Body)
-	return answer{got, string(text)}, err
-}
-
-// ask makes a request that must be answered by a status.
-func (s *site) ask(what, body string, header http.Header, status int) answer {
-	s.t.Helper()
-	got, err := s.try(what, body, header)
 	require.NoError(s.t, err)
-	require.Equal(s.t, status, got.StatusCode, "%s: %s", what, got.body)
-	return got
+	require.Equal(s.t, status, got.StatusCode, "%s: %s", what, text)
+	return answer{got, string(text)}
 }
 
 // chat makes a request of a user, whose answer has that many words.
