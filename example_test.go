@@ -101,6 +101,21 @@ func Example_errors() {
 	// rratelimiter: TryAcquire "orders": invalid number of permits: 0 is not between 1 and 4294967295
 }
 
+// Two programs share the permits of a limiter.
+func ExampleNew() {
+	rdb, _, stop := openRedis() // redis.NewClient makes one
+	defer stop()
+	for range 2 {
+		client := rratelimiter.New(rdb)
+		d, err := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(10))).Take(ctx, 3)
+		fmt.Println(d.Remaining, err)
+		_ = client.Close(ctx)
+	}
+	// Output:
+	// 7 <nil>
+	// 4 <nil>
+}
+
 // With an id of its own a program finds its permits of PerClient limiters
 // again after a restart.
 func ExampleWithClientID() {
@@ -518,7 +533,7 @@ func ExampleClient_ReserveAll() {
 
 // With a lease a busy program answers most requests from memory: what it takes ahead of a
 // user's limit is charged at once, and what is left goes back.
-func ExampleClient_Keyed_lease() {
+func ExampleWithLease() {
 	client, _, stop := connect()
 	defer stop()
 

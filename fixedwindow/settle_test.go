@@ -42,7 +42,7 @@ func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *f
 		"calendar": {Limit: 10, Calendar: fixedwindow.Daily(time.UTC)},
 		"aligned":  {Limit: 10, Calendar: fixedwindow.Aligned(24 * time.Hour)},
 	}, func(t *testing.T, rdb redistest.Client, cfg fixedwindow.Config) {
-		test(t, rdb, fixedwindow.New(limitertest.OpenClient(rdb), cfg))
+		test(t, rdb, fixedwindow.New(limitertest.NewClient(t, rdb), cfg)) // which is closed: nothing may be left under way
 	})
 }
 

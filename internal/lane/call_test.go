@@ -294,6 +294,17 @@ var commandTests = map[string]rigTest{
 		r.Stuck.Store(false)
 		r.Wait()
 	}},
+	"that are repeated go with decisions": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		r.start(1, func(i int) { r.mustAsk(t, i) }) // and while it is under way
+		r.commands(t, 1, func(int) bool { return true })
+		r.start(1, func(i int) {
+			_, err := r.ask(i, script.Call{Repeat: true})
+			assert.NoError(t, err)
+		})
+		close(r.Hold)
+		r.Wait()
+		assert.Equal(t, []int{1, 2}, r.Sizes())
+	}},
 	// A caller that goes away leaves no call behind that was not sent, and learns whether it
 	// may have run.
 	"cancelled before they are sent are not sent": {conditions{held: true}, 2, func(t *testing.T, r *rig) {

@@ -232,6 +232,90 @@ func TestContext_HundredsOfCancelledCallersGiveBack(t *testing.T) {
 	})
 }
 
+// doubt draws what becomes of a call.
+func doubt(dice *rand.Rand, cmd redistest.Command) redistest.Action {
+	late := time.Duration(1+dice.IntN(20)) * ms
+	switch n := dice.IntN(12); {
+	case cmd.Name() != "evalsha":
+		return redistest.Pass
+	case n == 0:
+		return redistest.DropAnswer.After(late)
+	case n == 1:
+		return redistest.Cut.After(late)
+	case n == 2:
+		return redistest.Swallow
+	}
+	return redistest.Pass.After(late)
+}
+
+// callAny makes a random call, and returns how long it may take.
+func callAny(ctx context.Context, draw *rand.Rand, f *limitertest.Family) (bound time.Duration) {
+	l, call := f.Limiters[draw.IntN(3)], 3*time.Second
+	switch draw.IntN(9) {
+	case 0, 1:
+		_, _ = l.TryAcquire(ctx, 1+draw.Int64N(4), 0)
+	case 2:
+		_, _ = l.TryAcquire(ctx, 1+draw.Int64N(40), 300*ms)
+		return 400 * ms
+	case 3:
+		_, _ = l.Take(ctx, 1)
+		return 2 * call // a second question may be what its figures take
+	case 4, 5:
+		_ = l.Release(ctx, 1+draw.Int64N(8))
+		return 3 * call // in several calls, behind the end of a lease
+	case 6:
+		order := draw.Perm(3)
+		timeout := time.Duration(draw.IntN(2)) * 200 * ms
+		_, _ = f.Client.TryAcquireAll(ctx, timeout, f.Limiters[order[0]].Claim(1), f.Limiters[order[1]].Claim(1))
+	case 7:
+		_ = l.SetRate(ctx, limitertest.Every(100, time.Minute), rratelimiter.KeepState())
+		return 2 * call // behind the end of a lease
+	case 8:
+		_, _ = l.Migrate(ctx)
+		return 2 * call
+	}
+	return call
+}
+
+// Whatever is in doubt at the same time, nothing waits for another that waits for
+// it: each call ends in time, and all that was granted and not given back is in use.
+func TestCalls_InDoubtDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, limitertest.Seeds(5), func(t *testing.T, seed uint64) {
+		_, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{PoolSize: 256, ReadTimeout: 700 * ms}))
+		hundred := limitertest.Every(100, time.Minute)
+		f := limitertest.NewFamilyOf(t, c, hundred, hundred, hundred)
+		f.Limiters[2] = c.RateLimiter(f.Limiters[2].Name(), rratelimiter.WithLease(rratelimiter.Lease{Permits: 8, Life: time.Second}))
+		require.True(t, f.Try(t, 1))
+		dice := rand.New(rand.NewPCG(seed, 0))
+		proxy.OnCommand(func(cmd redistest.Command) redistest.Action { return doubt(dice, cmd) })
+		limitertest.Together(24, func(worker int) {
+			draw := rand.New(rand.NewPCG(seed, 1+uint64(worker)))
+			for range 12 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if draw.IntN(3) == 0 {
+					time.AfterFunc(time.Duration(draw.IntN(100))*ms, cancel)
+				}
+				start := time.Now()
+				bound := callAny(ctx, draw, f)
+				assert.LessOrEqual(t, time.Since(start), bound)
+				cancel()
+			}
+		})
+		proxy.OnCommand(nil)
+		time.Sleep(10 * time.Second)
+		for _, l := range f.Limiters {
+			start := time.Now()
+			require.NoError(t, l.SetRate(t.Context(), hundred))
+			limitertest.MustAcquire(t, l, 100)
+			require.NoError(t, l.Release(t.Context(), 100))
+			assert.Less(t, time.Since(start), 10*ms)
+		}
+	})
+}
+
 // newFamily returns limiters of these rates.
 func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config) *limitertest.Family {
 	t.Helper()
