@@ -78,7 +78,7 @@ func TestDocs_CodeMatchesExamples(t *testing.T) {
 	t.Parallel()
 	for page, tests := range map[string]string{
 		"reference": "example*_test.go", "production": "example*_test.go", "java": "example*_test.go", "coming-from": "example*_test.go",
-		"testing": "rratelimitertest/docs_test.go", "at-once": "example*_test.go", "partners": "httplimit/example*_test.go",
+		"testing": "rratelimitertest/rratelimitertest_test.go", "at-once": "example*_test.go", "partners": "httplimit/example*_test.go",
 	} {
 		paths, err := filepath.Glob(tests)
 		require.NoError(t, err)
