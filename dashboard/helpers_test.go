@@ -12,7 +12,6 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -137,11 +136,6 @@ func (s *site) get(path string) map[string]any {
 	w := s.read(path)
 	require.Equal(s.t, http.StatusOK, w.Code, "%s: %s", path, w.Body)
 	return object(s.t, w.Body.Bytes())
-}
-
-func (s *site) show(name string) map[string]any {
-	s.t.Helper()
-	return s.get("/api/limiter?name=" + url.QueryEscape(name))
 }
 
 func object(t *testing.T, text []byte) map[string]any {
