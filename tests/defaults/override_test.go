@@ -92,41 +92,6 @@ func TestOverride_KeepsWhatIsInUse(t *testing.T) {
 	})
 }
 
-var overrideTests = limitertest.Tests[redistest.Client]{
-	// Callers who wait are served as soon as the old rate lets them.
-	"waiting callers hear its end": func(t *testing.T, rdb redistest.Client) {
-		l := limitertest.NewLimiter(t, rdb, rratelimiter.PerHour(10))
-		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(1), rratelimiter.For(time.Minute)))
-		limitertest.MustAcquire(t, l, 1)
-		start := time.Now()
-		ok, err := l.TryAcquire(t.Context(), 1, 2*time.Minute)
-		require.NoError(t, err)
-		assert.True(t, ok)
-		assert.WithinDuration(t, start.Add(time.Minute), time.Now(), 2*time.Second)
-	},
-	// A client that has used none of its own permits during an override that another has set finds all of them at its end.
-	"ends for a client that was idle": func(t *testing.T, rdb redistest.Client) {
-		own := limitertest.PerClient(10, 24*time.Hour)
-		ann := limitertest.NewClient(t, rdb).RateLimiter("orders")
-		limitertest.MustTrySetRate(t, ann, own)
-		limitertest.MustAcquire(t, ann, 1)
-		require.NoError(t, ann.Release(t.Context(), 1))
-		bob := limitertest.NewClient(t, rdb).RateLimiter("orders")
-		require.NoError(t, bob.SetRate(t.Context(), limitertest.PerClient(100, 24*time.Hour), rratelimiter.For(time.Hour)))
-		time.Sleep(time.Hour)
-		d, err := ann.Peek(t.Context(), 10)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
-		limitertest.MustAcquire(t, ann, 10)
-		limitertest.MustRefuse(t, ann, 1)
-	},
-}
-
-func TestOverride(t *testing.T) {
-	t.Parallel()
-	limitertest.Virtual(t, overrideTests, run)
-}
-
 func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
 	t.Parallel()
 	hourly := rratelimiter.PerHour(7)
