@@ -13,15 +13,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func options(t *testing.T) Options {
-	t.Helper()
-	return Options{Time: 500 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t), Client: []rratelimiter.Option{limitertest.Patient()}}
-}
-
 func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
-		opts := options(t)
+		opts := Options{
+			Time: 500 * time.Millisecond, Callers: []int{2, 8}, Limiters: 20, Prefix: redistest.Name(t), Client: []rratelimiter.Option{limitertest.Patient()},
+		}
 		var done []Result
 		opts.Done = func(r Result) { done = append(done, r) }
 		report, err := Run(t.Context(), rdb, opts)

@@ -1,20 +1,12 @@
 package output_test
 
 import (
-	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
 )
-
-func TestColours(t *testing.T) {
-	t.Parallel()
-	assert.Equal(t, "word", (&output.Printer{}).Paint(output.Red, "word"))
-	assert.Equal(t, "\x1b[31mword\x1b[0m", (&output.Printer{Color: true}).Paint(output.Red, "word"))
-	assert.False(t, output.WantsColor(&bytes.Buffer{}, func(string) string { return "" }))
-}
 
 func TestWrap(t *testing.T) {
 	t.Parallel()
