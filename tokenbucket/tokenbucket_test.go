@@ -478,21 +478,6 @@ func TestTokensMissingBeforeARefill(t *testing.T) {
 	})
 }
 
-// Theirs writes a time to live of 33 s; the first call of this package mends it.
-func TestFaultTTLOfTheArticlesIsMended(t *testing.T) {
-	t.Parallel()
-	limitertest.Virtual(t, map[string]int64{"granted": 8, "refused": 10}, func(t *testing.T, rdb redistest.Client, cost int64) {
-		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: cost, Now: time.Now}
-		_, err := article.Eval(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, 33*time.Second, rdb.PTTL(t.Context(), "key").Val())
-		d := limittest.Take(t, threeInTenSeconds(rdb), "key", 2)
-		assert.Equal(t, cost == 8, d.Granted)
-		assert.Equal(t, 40*time.Second, d.ResetAfter)
-		requireTTLs(t, rdb, "key", d)
-	})
-}
-
 // drained returns a limiter that lends that many tokens, and has none left.
 func drained(t *testing.T, rdb redistest.Client, borrow int64) *tokenbucket.Limiter {
 	t.Helper()

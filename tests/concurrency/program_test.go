@@ -260,14 +260,8 @@ func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 	}
 }
 
-type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client)
-
-// observe runs a test, in a bubble, with a Client that a Recorder observes.
-func observe(t *testing.T, test observerTest) {
-	rdb, _ := redistest.Mini(t)
-	r := &limitertest.Recorder{}
-	test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r, rdb)
-}
+// An observerTest is a test of a Client that a Recorder observes.
+type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder)
 
 // seenDecision is the part of a decision that the tests compare.
 type seenDecision struct {
@@ -288,7 +282,7 @@ func decisions(r *limitertest.Recorder) []seenDecision {
 }
 
 var observerTests = map[string]observerTest{
-	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, _ redistest.Client) {
+	"decisions": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder) {
 		ctx, three := t.Context(), limitertest.Every(3, time.Minute)
 		l, all := limitertest.ByDefault(client, "orders", three), limitertest.ByDefault(client, "{shop}a", three)
 		both := limitertest.ByDefault(client, "{shop}b", three)
@@ -331,7 +325,7 @@ var observerTests = map[string]observerTest{
 			{"seen", "Take", 1, limit.Refused, "", limit.FromMemory, 0},
 		}, decisions(r))
 	},
-	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
+	"how many wait": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder) {
 		l := limitertest.ByDefault(client, "orders", limitertest.Every(1, time.Minute))
 		limitertest.MustAcquire(t, l, 1)
 		var callers sync.WaitGroup
@@ -347,7 +341,7 @@ var observerTests = map[string]observerTest{
 		assert.Len(t, r.Callers("orders"), 6, "each change is reported: they are a minute apart")
 	},
 	// A limiter in shadow charges what it grants, reports what it would refuse, and lets all pass.
-	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder, rdb redistest.Client) {
+	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder) {
 		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(5, time.Hour)), rratelimiter.WithShadow())
 		start := time.Now()
 		limitertest.MustAcquire(t, l, 4)
@@ -380,11 +374,16 @@ var observerTests = map[string]observerTest{
 
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	limitertest.Bubbles(t, observerTests, observe)
+	limitertest.Bubbles(t, observerTests, func(t *testing.T, test observerTest) {
+		rdb, _ := redistest.Mini(t)
+		r := &limitertest.Recorder{}
+		test(t, limitertest.NewClient(t, rdb, rratelimiter.WithObserver(r)), r)
+	})
 }
 
-var shadowTests = limitertest.Tests[redistest.Client]{
-	"shadow of a Client": func(t *testing.T, rdb redistest.Client) {
+func TestShadow_OfAClient(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithShadow())
 		one := client.RateLimiter("{shop}a", rratelimiter.WithDefault(limitertest.Every(1, time.Hour)), rratelimiter.WithRefusalCache())
 		two := limitertest.ByDefault(client, "{shop}b", limitertest.Every(9, time.Hour))
@@ -396,12 +395,7 @@ var shadowTests = limitertest.Tests[redistest.Client]{
 		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
 		require.NoError(t, err)
 		require.NoError(t, back(t.Context()))
-	},
-}
-
-func TestShadow(t *testing.T) {
-	t.Parallel()
-	limitertest.OnMini(t, shadowTests)
+	})
 }
 
 // A limiter in shadow refuses nothing because Redis hangs, however its client times attempts.
