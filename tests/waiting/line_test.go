@@ -181,6 +181,12 @@ var lineTests = map[string]lineTest{
 		// A default replaces no rate.
 		{permits: 3, patience: forever, want: "false at 5ms", opts: tenByDefault, err: rratelimiter.ErrPermitsExceedRate},
 	}},
+	"a permit that comes back as patience ends is in time": {cfg: limitertest.Every(2, time.Second), callers: []caller{
+		taken(0, 2),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "true at 1s"),
+		asks(0, 1, time.Second, "false at 1s"),
+	}},
 	// What another Client does is seen when the server said.
 	"another Client releases": {
 		cfg: limitertest.Every(2, time.Second), callers: []caller{taken(0, 2), asks(0, 1, endless, "true at 1s")},
@@ -201,20 +207,6 @@ func TestLine_EqualRequestsAreServedInOrder(t *testing.T) {
 		lt.callers = append(lt.callers, asks(time.Duration(i)*25*ms, 1, forever, want))
 	}
 	synctest.Test(t, lt.run)
-}
-
-// A permit that comes back at the moment at which patience ends is in time.
-func TestTryAcquire_PermitAtTimeoutIsInTime(t *testing.T) {
-	t.Parallel()
-	lt := lineTest{cfg: limitertest.Every(3, time.Second), callers: []caller{
-		taken(0, 3),
-		asks(0, 1, time.Second, "true at 1s"),
-		asks(0, 1, time.Second, "true at 1s"),
-		asks(0, 1, time.Second, "true at 1s"),
-		asks(0, 1, time.Second, "false at 1s"),
-	}}
-	// Several timers end at once, in any order.
-	limitertest.Bubbles(t, limitertest.Seeds(10), func(t *testing.T, _ uint64) { lt.run(t) })
 }
 
 func TestLine_CancelledCallerLeaves(t *testing.T) {
