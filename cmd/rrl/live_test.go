@@ -167,7 +167,8 @@ func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 	defer cancel()
 	var stderr bytes.Buffer
 	args := append(story.Words("demo --rate 9/1h --timeout 10s"), s.flags...)
-	code := run(ctx, args, writer(cancel), &stderr, func(string) string { return "" })
+	interrupts := writer(func() error { cancel(); return nil })
+	code := run(ctx, args, interrupts, &stderr, func(string) string { return "" })
 	assert.Equal(t, []any{exitError, "rrl: interrupted\n"}, []any{code, stderr.String()})
 	assert.Empty(t, s.Keys())
 	for _, sc := range demo.Scenarios() {
@@ -176,12 +177,9 @@ func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 }
 
 // A writer calls a function when it is written to.
-type writer func()
+type writer func() error
 
-func (w writer) Write(p []byte) (int, error) {
-	w()
-	return len(p), nil
-}
+func (w writer) Write(p []byte) (int, error) { return len(p), w() }
 
 // dashboard runs rrl dashboard until the test ends, and returns what it printed first.
 func (s servers) dashboard(format string, args ...any) served {

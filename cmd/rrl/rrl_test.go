@@ -341,11 +341,6 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// full is a disk without room.
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
-
 func TestCommands_WriteErrorIsAnError(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -360,7 +355,8 @@ func TestCommands_WriteErrorIsAnError(t *testing.T) {
 			if command != "demo counter" {
 				args = append(args, s.flags...)
 			}
-			code := runPatiently(t.Context(), args, full{}, &stderr, nil)
+			full := writer(func() error { return errors.New("no space left") })
+			code := runPatiently(t.Context(), args, full, &stderr, nil)
 			assert.Equal(t, exitError, code, "%q", args)
 			assert.Contains(t, stderr.String(), "no space left", "%q", args)
 		}
