@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -186,6 +187,96 @@ var jointLineTests = map[string]jointLineTest{
 func TestJointLine(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, jointLineTests, func(t *testing.T, test jointLineTest) { test.start(t) })
+}
+
+// Callers wait for two of three limiters or for one, some leave, and reservations are settled for nothing. Each is
+// answered by the end of its time, what was granted is in use, and who is left has not enough permits.
+func TestTryAcquireAll_RandomWaiters(t *testing.T) {
+	t.Parallel()
+	const rate, callers = 20, 40
+	limitertest.Bubbles(t, limitertest.Seeds(6), func(t *testing.T, seed uint64) {
+		draw := rand.New(rand.NewPCG(seed, 1))
+		hour := limitertest.Every(rate, time.Hour)
+		c := rratelimiter.New(limitertest.FarAway(t, 10*ms))
+		f := limitertest.NewFamilyOf(t, c, hour, hour, hour)
+		var used [3]atomic.Int64
+		held, places := []*rratelimiter.Reservation{}, draw.Perm(3*rate/2)
+		for _, place := range places {
+			held = append(held, limitertest.Reserve(t, f.Limiters[place%3], 2))
+			used[place%3].Add(2)
+		}
+		waiting := make([]atomic.Bool, callers) // for good
+		wants := make([][3]int64, callers)
+		for i := range callers {
+			first := draw.IntN(3)
+			permits, timeout, leaves := 1+draw.Int64N(4), time.Duration(1+draw.IntN(8))*time.Second, draw.IntN(5) == 0
+			all := []int{first, (first + 1) % 3}
+			if draw.IntN(4) == 0 {
+				all = all[:1]
+			}
+			if draw.IntN(2) == 0 {
+				timeout = 20 * time.Minute
+			}
+			var claims []rratelimiter.Claim
+			for _, at := range all {
+				wants[i][at] = permits
+				claims = append(claims, f.Limiters[at].Claim(permits))
+			}
+			waiting[i].Store(true)
+			go func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if leaves {
+					time.AfterFunc(timeout/2, cancel)
+				}
+				start := time.Now()
+				ok, err := c.TryAcquireAll(ctx, timeout, claims...)
+				waiting[i].Store(false)
+				assert.LessOrEqual(t, time.Since(start), timeout+time.Second)
+				if err != nil {
+					assert.True(t, leaves, fmt.Sprint(err))
+				}
+				for at := range used {
+					if ok {
+						used[at].Add(wants[i][at])
+					}
+				}
+			}()
+			time.Sleep(time.Duration(1+draw.IntN(20)) * ms)
+		}
+		for i, r := range held[:len(held)*2/3] {
+			time.Sleep(time.Duration(draw.IntN(150)) * ms)
+			go func() { assert.NoError(t, r.Settle(t.Context(), 0)) }()
+			used[places[i]%3].Add(-2)
+		}
+		time.Sleep(3 * time.Minute) // twice the longest until they ask again, and an attempt
+		synctest.Wait()
+		var free [3]int64
+		for at, l := range f.Limiters {
+			free[at] = limitertest.Available(t, l)
+			assert.Equal(t, rate-free[at], used[at].Load(), l.Name())
+		}
+		first := [3]bool{true, true, true}
+		for i, want := range wants {
+			if !waiting[i].Load() {
+				continue
+			}
+			mayBeServed := true
+			for at, permits := range want {
+				mayBeServed = mayBeServed && (permits == 0 || first[at] && permits <= free[at])
+			}
+			assert.False(t, mayBeServed, "no one before it wants the same, and it waits for %v of %v", want, free)
+			for at, permits := range want {
+				first[at] = first[at] && permits == 0
+			}
+		}
+		time.Sleep(20 * time.Minute)
+		for i := range waiting {
+			assert.False(t, waiting[i].Load(), "answered by the end of its time")
+		}
+		limitertest.CheckIdle(t, c)
+		assert.NoError(t, c.Close(t.Context()))
+	})
 }
 
 // A meanwhileScene is a limiter of which nothing is free, and whose refusals can be kept back.
