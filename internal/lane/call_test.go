@@ -296,7 +296,10 @@ var commandTests = map[string]rigTest{
 	}},
 	"that are repeated go with decisions": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
 		r.start(1, func(i int) { r.mustAsk(t, i) }) // and while it is under way
-		r.commands(t, 1, func(int) bool { return true })
+		repeated := commandOf(0)
+		repeated.Repeat = true
+		r.command(t.Context(), repeated, func(_ any, err error) { assert.NoError(t, err) })
+		synctest.Wait()
 		r.start(1, func(i int) {
 			_, err := r.ask(i, script.Call{Repeat: true})
 			assert.NoError(t, err)
