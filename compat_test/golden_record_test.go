@@ -13,8 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// traceSteps is how long a trace is at least.
-const traceSteps = 300
+const traceSteps = 300 // at least
 
 // recorder draws a history and has it played by Redisson and this module. Only the seed and the
 // outcomes decide the draws.
@@ -34,13 +33,11 @@ type recorder struct {
 // tally is how many operations were compared with the model.
 type tally struct{ compared, mismatches int }
 
-// newRecorder returns one of the services on a stage.
 func newRecorder(t *testing.T, st *stage, draw drawer) *recorder {
 	t.Helper()
 	return &recorder{stage: st, drawer: draw, t: t, h: newHistory(st.cast), counts: make(map[string]*tally)}
 }
 
-// recordTrace plays a history beside a release of Redisson.
 func recordTrace(t *testing.T, version string) []step {
 	t.Helper()
 	driver, err := newJavaDriver(version)
@@ -103,7 +100,6 @@ func (r *recorder) turn(n int) {
 	}
 }
 
-// draw does an operation with drawn arguments.
 func (r *recorder) draw(who *actor, on, do string) {
 	op := r.op(who, r.h.states[on], do)
 	if do != "rename" { // a limiter can't be given twice
@@ -143,7 +139,6 @@ func (r *recorder) peers(on string) cast {
 	return r.cast
 }
 
-// ask does an operation about permits.
 func (r *recorder) ask(on string) {
 	who, do := pick(r.drawer, r.peers(on)), "tryAcquire"
 	if r.IntN(2) == 0 {
@@ -239,7 +234,6 @@ func (r *recorder) stepAside(s step) (passed int64) {
 	return passed
 }
 
-// lose has a part of a limiter get lost.
 func (r *recorder) lose(on string) {
 	var parts []step
 	state := r.h.states[on]
@@ -348,7 +342,6 @@ func (r *recorder) miscount(kind string, lost bool) {
 	do(peer(), "availablePermits", 0, 0)
 }
 
-// giveBack has permits of both sides given back one by one.
 func (r *recorder) giveBack() {
 	on := limiterNames[1]
 	each := func(do string, permits int64, names ...string) {

@@ -16,6 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/codec"
 	layout "github.com/rratelimiter/rratelimiter/internal/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -38,7 +39,6 @@ func (a *actor) side() string {
 	return "Go"
 }
 
-// outcomes returns what an operation of the service may come to.
 func (a *actor) outcomes(c *model.Call, op model.Op) []model.Outcome {
 	if c.Who = a.Client; a.release != nil {
 		return a.release.Outcomes(c, op)
@@ -61,7 +61,6 @@ func newCast(oldest string, javas ...*model.Release) cast {
 	return c.with(&actor{name: "go2", module: module}, "java1", module.Layout)
 }
 
-// traceCast returns the services of a trace.
 func traceCast(version string) cast {
 	release := model.ReleaseOf(version)
 	return newCast(version, release, release)
@@ -92,7 +91,6 @@ func (c cast) named(name string) *actor {
 	return c[i]
 }
 
-// of returns the services of a side.
 func (c cast) of(side string) cast {
 	return slices.DeleteFunc(slices.Clone(c), func(a *actor) bool { return a.side() != side })
 }
@@ -153,7 +151,6 @@ type stage struct {
 	still bool              // the clock stands while a step is played
 }
 
-// limiterNames are those of histories.
 var limiterNames = []string{"a", "b", "c", "d"}
 
 // newStage returns one for the services, of which Java has these clients, or none.
@@ -190,13 +187,12 @@ func markOf(t *testing.T, rdb redistest.Client, a *actor) string {
 		return ""
 	}
 	l := a.goes.RateLimiter(redistest.Name(t))
-	require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(1)))
-	require.NoError(t, l.Acquire(t.Context(), 1))
+	limitertest.MustTrySetRate(t, l, rratelimiter.PerHour(1))
+	limitertest.MustAcquire(t, l, 1)
 	rows, err := rdb.ZRange(t.Context(), "{"+l.Name()+"}:permits", 0, -1).Result()
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
-	_, err = l.Delete(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(l.Delete(t.Context())))
 	return rows[0][1 : 1+n]
 }
 
@@ -369,7 +365,6 @@ func (st *stage) play(t *testing.T, s step, h *history) (outcome, error) {
 	return outcome{}, fmt.Errorf("no step in less than %d ms, in %d attempts: %+v", slack, patience, s)
 }
 
-// do has a step done.
 func (st *stage) do(ctx context.Context, s step, handle *rratelimiter.RateLimiter, base int64) model.Answer {
 	op, who := s.Op, st.named(s.Who)
 	op.To = nil
@@ -398,11 +393,8 @@ func (st *stage) handle(t *testing.T, s step) *rratelimiter.RateLimiter {
 	handle := who.goes.RateLimiter(st.names[s.On], rratelimiter.WithExact())
 	if s.Held {
 		require.NoError(t, handle.SetRate(t.Context(), rratelimiter.PerHour(1)))
-		for _, granted := range []bool{true, false} {
-			ok, err := handle.TryAcquire(t.Context(), 1, 0)
-			require.NoError(t, err)
-			require.Equal(t, granted, ok)
-		}
+		limitertest.MustAcquire(t, handle, 1)
+		limitertest.MustRefuse(t, handle, 1)
 	}
 	return handle
 }

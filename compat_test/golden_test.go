@@ -31,7 +31,6 @@ import (
 
 var recordFlag = flag.Bool("record", false, "TestGolden records its traces again, of all releases or those of -releases")
 
-// goldenReleases returns the releases with traces to play.
 func goldenReleases(t *testing.T) []string {
 	t.Helper()
 	if *releasesFlag == "" && *redissonVersion == newestRedisson && !testing.Short() {
@@ -83,20 +82,13 @@ func TestGolden(t *testing.T) {
 				t.Parallel()
 			}
 			steps := readTrace(t, version)
-			t.Run("models", func(t *testing.T) {
-				t.Parallel()
-				followTrace(t, version, steps)
-			})
-			t.Run("standing clock", func(t *testing.T) {
-				t.Parallel()
-				redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-					playTrace(t, version, steps, rdb, true)
-				})
-			})
-			t.Run("redis", func(t *testing.T) {
-				t.Parallel()
-				playTrace(t, version, steps, redistest.Redis(t), false)
-			})
+			limitertest.Each(t, map[string]func(t *testing.T){
+				"models": func(t *testing.T) { followTrace(t, version, steps) },
+				"standing clock": func(t *testing.T) {
+					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) { playTrace(t, version, steps, rdb, true) })
+				},
+				"redis": func(t *testing.T) { playTrace(t, version, steps, redistest.Redis(t), false) },
+			}, func(t *testing.T, play func(t *testing.T)) { play(t) })
 		})
 	}
 }
@@ -156,7 +148,6 @@ type step struct {
 	outcome
 }
 
-// outcome is the result of a step.
 type outcome struct {
 	Answer string         `json:"answer,omitempty"`
 	Times  []int64        `json:"times,omitempty"` // that are part of the answer
@@ -300,7 +291,6 @@ func newHistory(c cast) *history {
 	return h
 }
 
-// add goes on to after a step.
 func (h *history) add(s step) {
 	h.states[s.On] = s.State
 	all := rows(s.State)
@@ -313,7 +303,6 @@ func (h *history) add(s step) {
 	}
 }
 
-// rows returns those of all pairs.
 func rows(s *model.State) (all []*model.Row) {
 	for _, p := range s.Pairs {
 		for i := range p.Rows {
@@ -329,27 +318,12 @@ var kinds = []struct {
 	weight int
 	side   string // that has it; both if empty
 }{
-	{"tryAcquire", 40, ""},
-	{"tryAcquireTimeout", 5, "Java"},
-	{"take", 3, "Go"},
+	{"tryAcquire", 40, ""}, {"tryAcquireTimeout", 5, "Java"}, {"take", 3, "Go"},
 	{"withDefault", 3, "Go"}, // an acquire that brings a rate
-	{"release", 10, ""},
-	{"settle", 12, "Go"},
-	{"availablePermits", 12, ""},
-	{"trySetRate", 4, ""},
-	{"setRate", 3, ""},
+	{"release", 10, ""}, {"settle", 12, "Go"}, {"availablePermits", 12, ""}, {"trySetRate", 4, ""}, {"setRate", 3, ""},
 	{"setRateArgs", 5, ""}, // in Go with KeepState or, as often, without
-	{"updateRate", 5, ""},
-	{"getConfig", 3, ""},
-	{"expire", 2, ""},
-	{"expireAt", 2, ""},
-	{"clearExpire", 2, ""},
-	{"ttl", 3, ""},
-	{"exists", 2, ""},
-	{"delete", 1, ""},
-	{"rename", 1, "Go"},
-	{"unlink", 1, "Java"},
-	{"acquireAll", 8, "Go"},
+	{"updateRate", 5, ""}, {"getConfig", 3, ""}, {"expire", 2, ""}, {"expireAt", 2, ""}, {"clearExpire", 2, ""}, {"ttl", 3, ""},
+	{"exists", 2, ""}, {"delete", 1, ""}, {"rename", 1, "Go"}, {"unlink", 1, "Java"}, {"acquireAll", 8, "Go"},
 }
 
 // more are those of Go that traces, recorded before, do without.
@@ -366,7 +340,6 @@ func (a *actor) operations() (all []string) {
 	return all
 }
 
-// drawer draws what happens.
 type drawer struct {
 	*rand.Rand
 
@@ -396,7 +369,6 @@ func (d drawer) operation(who *actor, s *model.State) string {
 	return pick(d, all)
 }
 
-// op draws what an operation is called with.
 func (d drawer) op(who *actor, s *model.State, do string) model.Op {
 	op := model.Op{Do: do}
 	switch do {

@@ -84,7 +84,6 @@ type crew struct {
 	goes  int
 }
 
-// figures are the result.
 type figures struct {
 	load
 	goes, java, total atomic.Int64 // permits granted
@@ -214,7 +213,6 @@ func abandoned(start time.Time, timeout time.Duration, granted bool, err error) 
 	return errors.Is(err, rratelimiter.ErrUnavailable) || err == nil && !granted && timeout > 0 && time.Since(start) >= timeout+100*time.Millisecond
 }
 
-// take has a program in Go try for permits.
 func (f *figures) take(permits int64, try func() (bool, error), timeout time.Duration) error {
 	start := time.Now()
 	ok, err := try()
@@ -257,7 +255,6 @@ func (f *figures) reserve(ctx context.Context, l *rratelimiter.RateLimiter, perm
 	return err
 }
 
-// judge counts what the server saw.
 func (f *figures) judge(grants []grant) {
 	for i, g := range grants {
 		if g.charged {
@@ -379,7 +376,6 @@ func (w *watcher) lasts(ms string) {
 	}
 }
 
-// fail notes an error, if it is the first.
 func (w *watcher) fail(err error) { w.wrong = cmp.Or(w.wrong, err) }
 
 func (w *watcher) number(text string) int64 {
@@ -445,7 +441,6 @@ func (w *watcher) giveBackMember(at time.Time, member string) {
 	}
 }
 
-// giveBack notes that permits of a grant were given back.
 func (w *watcher) giveBack(i int, at time.Time, permits int64) {
 	g := w.grants[i]
 	if permits == g.permits {

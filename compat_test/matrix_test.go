@@ -89,10 +89,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 		takers := map[string]service{"Java": peer.service(t, url), "Go": newGo(t, rdb, sharing(r.Version)...)}
 		// Both ways a permit comes back, while nine are in use, to a value that has
 		// no room for it.
-		for _, way := range []struct {
-			name  string
-			first int64 // rate
-		}{{"the value gets lost", rate}, {"the rate is set again and lower", 2 * rate}} {
+		for way, first := range map[string]int64{"the value gets lost": rate, "the rate is set again and lower": 2 * rate} { // by the first rate
 			for _, requests := range []int{1, rate - 1} {
 				// What is right is 1: nine of ten are in use.
 				want := 1
@@ -105,16 +102,16 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 					want = rate - requests
 				}
 				for side, taker := range takers {
-					t.Run(fmt.Sprintf("%s, %d requests of %s", way.name, requests, side), func(t *testing.T) {
+					t.Run(fmt.Sprintf("%s, %d requests of %s", way, requests, side), func(t *testing.T) {
 						java, name := java.in(t), redistest.Name(t)
-						require.True(t, java.TrySetRate(name, hour(way.first)))
+						require.True(t, java.TrySetRate(name, hour(first)))
 						require.True(t, java.Try(name, 1))
 						passTime(t, rdb, name, time.Hour/2)
 						require.Equal(t, requests, together(requests, func() bool {
 							ok, err := taker.take(t.Context(), name, int64((rate-1)/requests), 0)
 							return assert.NoError(t, err) && ok
 						}))
-						if way.first == rate {
+						if first == rate {
 							require.NoError(t, rdb.Del(t.Context(), layout.KeysOf(name, "").Value).Err())
 						} else {
 							require.True(t, java.unlink(name))
@@ -126,7 +123,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 						for java.Try(name, 1) {
 							granted++
 						}
-						record(t, r.Version, way.name, requests, side, granted, want)
+						record(t, r.Version, way, requests, side, granted, want)
 						require.Equal(t, want, granted)
 					})
 				}
@@ -259,7 +256,6 @@ var releasesFlag = flag.String("releases", os.Getenv("RRL_RELEASES"),
 	"releases of Redisson to run the matrix on: all, or some with commas between; "+
 		"without it RRL_RELEASES, else the one of -redisson or, without that, one of each layout")
 
-// releases returns those that the matrix runs on.
 func releases(t testing.TB) []string {
 	t.Helper()
 	switch *releasesFlag {
@@ -282,7 +278,6 @@ type fleet struct {
 	codec  []any  // that the Redissons get, and whether they cache scripts; nil: the usual
 }
 
-// String returns the fleet's releases of Redisson.
 func (f fleet) String() string {
 	var versions []string
 	for _, peer := range f.javas {

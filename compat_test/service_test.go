@@ -34,16 +34,13 @@ type service struct {
 	t    testing.TB
 }
 
-// newGo returns a Go service that uses rdb.
 func newGo(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) service {
 	t.Helper()
 	return service{limitertest.NewClient(t, rdb, opts...), nil, t}
 }
 
-// in returns the service for use in a subtest.
 func (s service) in(t testing.TB) service { return service{s.Client, s.java, t} }
 
-// done ends the test on an error.
 func (s service) done(err error) {
 	skipUnsupported(s.t, err)
 	require.NoError(s.t, err)
@@ -113,7 +110,6 @@ func (s service) Delete(limiter string) bool {
 	return either(s, limiter, "delete", func(l *rratelimiter.RateLimiter) (bool, error) { return l.Delete(s.t.Context()) })
 }
 
-// unlink calls Redisson's unlink.
 func (s service) unlink(limiter string) bool { return either[bool](s, limiter, "unlink", nil) }
 
 // requireRelease skips the test if the release of Redisson is an older one.
@@ -137,7 +133,6 @@ func passTime(t testing.TB, rdb redistest.Client, limiter string, d time.Duratio
 	require.NoError(t, moveBack.Run(t.Context(), rdb, all, d.Milliseconds()).Err())
 }
 
-// javaDriver is a JVM with one release of Redisson.
 type javaDriver struct {
 	*javadriver.Process
 
@@ -149,7 +144,6 @@ func newJavaDriver(version string) (*javaDriver, error) {
 	return &javaDriver{jvm, model.ReleaseOf(version)}, err
 }
 
-// service returns a service of the JVM that uses the server at url.
 func (d *javaDriver) service(t testing.TB, url string) service {
 	t.Helper()
 	return service{nil, d.openBy(t, "open", url), t}
@@ -241,7 +235,6 @@ func (d *javaDriver) openBy(t testing.TB, op string, args ...any) *javaClient {
 	return c
 }
 
-// ask calls an operation of the driver on a limiter.
 func ask[T any](ctx context.Context, c *javaClient, op, limiter string, args ...any) (T, error) {
 	return javadriver.Call[T](ctx, c.driver.Process, op, append([]any{c.name, limiter}, args...)...)
 }
@@ -281,9 +274,7 @@ func TestDocs_JavaSharesALimiter(t *testing.T) {
 	require.NoError(t, err)
 	server := redistest.StartRedis(t)
 	limiter := rratelimiter.New(server.Client(t, nil), limitertest.Patient()).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(100)))
-	ok, err := limiter.TryAcquire(t.Context(), 1, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
+	limitertest.MustAcquire(t, limiter, 1)
 
 	dir := t.TempDir()
 	program := javaBlock(t, "docs/java.md")
@@ -305,9 +296,7 @@ func TestDocs_JavaSharesALimiter(t *testing.T) {
 	assert.NotContains(t, said, "[deprecation]")
 	said = java("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", dir+string(os.PathListSeparator)+classPath, "Orders")
 	assert.Equal(t, "true\n", said)
-	free, err := limiter.AvailablePermits(t.Context())
-	require.NoError(t, err)
-	assert.EqualValues(t, 98, free)
+	assert.EqualValues(t, 98, limitertest.Available(t, limiter))
 }
 
 // A play is a limiter that a service in Java shares with one in Go.
@@ -367,7 +356,6 @@ func release(permits int64) deed {
 	return func(s service, limiter string) { s.Release(limiter, permits) }
 }
 
-// reserve has Go reserve permits.
 func (p *play) reserve(permits int64, opts ...rratelimiter.ReserveOption) *rratelimiter.Reservation {
 	p.Helper()
 	return limitertest.Reserve(p, p.goes.RateLimiter(p.name), permits, opts...)
@@ -379,10 +367,7 @@ var shared = map[string]func(p *play){
 	"CountsMergedMembers": func(p *play) {
 		p.Java(sets(rratelimiter.PerHour(300)))
 		limiter := p.goes.RateLimiter(p.name)
-		require.Equal(p, 200, together(200, func() bool {
-			ok, err := limiter.TryAcquire(p.Context(), 1, 0)
-			return assert.NoError(p, err) && ok
-		}))
+		require.Equal(p, 200, together(200, func() bool { return limitertest.Try(p, limiter, 1) }))
 		members := p.rdb.ZCard(p.Context(), layout.KeysOf(p.name, "").Permits).Val()
 		require.Less(p, members, int64(200), "no member stands for more than one grant")
 		p.Java(free(100), refuse(101), take(100), refuse(1))
@@ -492,9 +477,7 @@ const goID = "gopher"
 
 // oddNames are names with braces, which decide on the cluster slot, and what else may stand in
 // one.
-var oddNames = []string{
-	"a{b}c", "foo}bar", "a{b", "{{a}}", "a}", "{}x", "x{}", "{x}", "a b", "ü限", "a:b*?[c]\\", "50%+1", "\nbreak", "\"'",
-}
+var oddNames = []string{"a{b}c", "foo}bar", "a{b", "{{a}}", "a}", "{}x", "x{}", "{x}", "a b", "ü限", "a:b*?[c]\\", "50%+1", "\nbreak", "\"'"}
 
 func TestNamesOfAnyKind(t *testing.T) {
 	t.Parallel()
