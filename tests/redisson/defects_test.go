@@ -70,10 +70,7 @@ func TestRedissonsDefects(t *testing.T) {
 	t.Parallel()
 	all := maps.Clone(defects)
 	for name, steps := range map[string][]step{
-		"take":       {take(9)},
-		"one by one": {grants(9, 20)},
-		"available":  {free(9)},
-		"KeepState":  {set(every(20, hour), keep), free(19)},
+		"take": {take(9)}, "one by one": {grants(9, 20)}, "available": {free(9)}, "KeepState": {set(every(20, hour), keep), free(19)},
 	} {
 		all["PermitsLeakedByDuplicatesAreLostForGood/"+name] = scenario{cfg: every(10, hour), steps: slices.Concat([]step{resent}, steps)}
 	}
@@ -110,27 +107,22 @@ func TestRedissonsDefects(t *testing.T) {
 	perform(t, all)
 }
 
-// resent makes a Redisson send a request nine times.
 func resent(p *play) {
 	member := limitertest.NewMember(p, codec.LayoutD2, 1)
 	for range 9 {
-		_, err := p.java().Resend(p, 1, member)
-		require.NoError(p, err)
+		require.NoError(p, limitertest.Second(p.java().Resend(p, 1, member)))
 	}
 }
 
 // overfull leaves a value of 13 in a limiter of rate 10, as Redisson does, and a grant.
 func overfull(p *play) {
-	granted, err := p.java().TryAcquire(p, 3)
-	require.NoError(p, err)
-	require.True(p, granted)
+	require.NoError(p, limitertest.Granted(p.java().TryAcquire(p, 3)))
 	p.java().Release(p, 3)
 	time.Sleep(10 * second)
 	require.EqualValues(p, 13, p.java().AvailablePermits(p))
 	limitertest.AddGrants(p, p.rdb, p.keys().Permits, second, 1, 2)
 }
 
-// wholeAtMost has a limiter of 10 store no more, nor grant more.
 func wholeAtMost(p *play) {
 	stored, _ := limitertest.StoredValue(p, p.rdb, p.keys().Value)
 	assert.LessOrEqual(p, stored, int64(10))
@@ -188,9 +180,7 @@ func uses(of func(use step) scenario, but ...string) map[string]scenario {
 	all := map[string]scenario{}
 	for name, use := range map[string]step{
 		"TryAcquire": does("TryAcquire"),
-		"a refusal": func(p *play) {
-			require.NoError(p, limitertest.Second(p.l.TryAcquire(p.Context(), 10, 0)))
-		},
+		"a refusal":  func(p *play) { limitertest.Try(p, p.l, 10) },
 		"TryAcquireAll": func(p *play) {
 			second := p.client.RateLimiter(limitertest.Besides(p.l.Name()), rratelimiter.WithDefault(every(9, second)))
 			require.NoError(p, limitertest.Second(p.client.TryAcquireAll(p.Context(), 0, p.l.Claim(1), second.Claim(1))))
@@ -226,7 +216,6 @@ func TestPerClient_PairExpiresAfterClockWentBack(t *testing.T) {
 	perform(t, all)
 }
 
-// pairEnds compares the times to live of the Client's pair.
 func pairEnds(most time.Duration) step {
 	return func(p *play) {
 		for key, ttl := range limitertest.TTLs(p, p.rdb, p.l.Name()) {
@@ -347,7 +336,7 @@ func TestDefectOlderLayoutsAreUnreadable(t *testing.T) {
 	add := func(age time.Duration) step {
 		return func(p *play) {
 			for i, layout := range layouts {
-				p.add(layout, age+time.Duration(i)*ms, uint32(i+1))
+				p.add(age+time.Duration(i)*ms, limitertest.NewMember(p, layout, uint32(i+1)))
 			}
 		}
 	}

@@ -30,18 +30,12 @@ var mixed = every(100_000, hour)
 func othersTake(count int) step {
 	return func(p *play) {
 		time.Sleep(2 * ms)
-		if _, there := limitertest.StoredValue(p, p.rdb, p.keys().Value); !there {
-			putValue(mixed.Rate)(p)
+		all := make([]string, count)
+		for i := range all {
+			all[i] = limitertest.NewMember(p, codec.LayoutD2, 1)
+			p.theirs[all[i]] = true
 		}
-		score := float64(limitertest.ServerNow(p, p.rdb))
-		rows := make([]redis.Z, count)
-		for i := range rows {
-			member := limitertest.NewMember(p, codec.LayoutD2, 1)
-			rows[i] = redis.Z{Score: score, Member: member}
-			p.theirs[member] = true
-		}
-		require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, rows...).Err())
-		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, int64(count)).Err())
+		p.add(0, all...)
 		othersLose(-int64(count))(p)
 	}
 }
@@ -72,15 +66,11 @@ func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
 	for name, s := range map[string]scenario{
-		"a part of one": {steps: []step{take(3), othersTake(300), release(2), own(1)}},
-		"behind thousands that came much later": {steps: []step{
-			take(3), wait(10 * minute), othersTake(6000), wait(10 * minute), release(3), own(0),
-		}},
-		"several, apart from each other": {steps: []step{
-			times(4, take(3), wait(minute), othersTake(1500), wait(2*minute)), release(10), own(2),
-		}},
-		"many":                     {steps: []step{times(300, take(1), othersTake(5)), othersTake(300), release(290), own(10)}},
-		"shrunk by another Client": {steps: []step{take(5), as("", release(2)), othersTake(300), release(2), own(1)}},
+		"a part of one":                         {steps: []step{take(3), othersTake(300), release(2), own(1)}},
+		"behind thousands that came much later": {steps: []step{take(3), wait(10 * minute), othersTake(6000), wait(10 * minute), release(3), own(0)}},
+		"several, apart from each other":        {steps: []step{times(4, take(3), wait(minute), othersTake(1500), wait(2*minute)), release(10), own(2)}},
+		"many":                                  {steps: []step{times(300, take(1), othersTake(5)), othersTake(300), release(290), own(10)}},
+		"shrunk by another Client":              {steps: []step{take(5), as("", release(2)), othersTake(300), release(2), own(1)}},
 		"taken after a Release that found none": {steps: []step{
 			take(1), othersTake(1000), release(401), othersLose(400), take(3), othersTake(1000), release(3), own(0),
 		}},
@@ -107,9 +97,7 @@ func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 			othersTake(500), take(3), wait(minute), othersTake(500), release(303), othersLose(300), own(0),
 			func(p *play) {
 				before := strconv.FormatInt(limitertest.ServerNow(p, p.rdb)-second.Milliseconds(), 10)
-				newer, err := p.rdb.ZCount(p.Context(), p.keys().Permits, before, "+inf").Result()
-				require.NoError(p, err)
-				assert.EqualValues(p, 200, newer)
+				assert.EqualValues(p, 200, p.rdb.ZCount(p.Context(), p.keys().Permits, before, "+inf").Val())
 			},
 			release(5000),
 			func(p *play) { assert.Zero(p, p.rdb.Exists(p.Context(), p.keys().Permits).Val()) },
@@ -192,21 +180,23 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 	perform(t, all)
 }
 
-// migrates rewrites that many members.
 func migrates(want int64) step {
 	return answers(want, func(p *play) (int64, error) { return p.l.Migrate(p.Context()) })
 }
 
-// add puts members of one permit into the set, as granted age ago, and takes them off the value.
-func (p *play) add(layout codec.Layout, age time.Duration, permits uint32) {
+// add puts members into the set, as granted age ago, and takes their permits off the value.
+func (p *play) add(age time.Duration, members ...string) {
 	p.Helper()
-	row := redis.Z{Score: float64(limitertest.ServerNow(p, p.rdb) - age.Milliseconds()), Member: limitertest.NewMember(p, layout, permits)}
-	require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, row).Err())
-	left, there := limitertest.StoredValue(p, p.rdb, p.keys().Value)
-	if !there {
-		left = p.cfg.Rate
+	if _, there := limitertest.StoredValue(p, p.rdb, p.keys().Value); !there {
+		putValue(p.cfg.Rate)(p)
 	}
-	putValue(left - int64(permits))(p)
+	score, rows, sum := float64(limitertest.ServerNow(p, p.rdb)-age.Milliseconds()), make([]redis.Z, len(members)), int64(0)
+	for i, member := range members {
+		rows[i] = redis.Z{Score: score, Member: member}
+		sum += limitertest.PermitsIn(p, member)
+	}
+	require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, rows...).Err())
+	require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, sum).Err())
 }
 
 var migrations = map[string]scenario{
@@ -215,7 +205,7 @@ var migrations = map[string]scenario{
 		scores := map[int64]uint32{}
 		for i, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2, codec.LayoutB} {
 			age, permits := time.Duration(i)*10*second, uint32(i+1)
-			p.add(layout, age, permits)
+			p.add(age, limitertest.NewMember(p, layout, permits))
 			scores[now-age.Milliseconds()] = permits
 		}
 		migrates(4)(p)
@@ -309,7 +299,7 @@ func TestMigrateTakesOverNoPermits(t *testing.T) {
 		scenario{cfg: every(100, hour), steps: []step{
 			take(3), wait(second), func(p *play) {
 				for range 5 {
-					p.add(layout, 0, 1)
+					p.add(0, limitertest.NewMember(p, layout, 1))
 				}
 			}, migrate, release(3), func(p *play) {
 				rows, err := p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Result()
@@ -338,9 +328,7 @@ func meets(permits uint32) step {
 	return func(p *play) {
 		member, err := codec.Append(nil, codec.LayoutB, p.nextID(), permits)
 		require.NoError(p, err)
-		row := redis.Z{Score: float64(limitertest.ServerNow(p, p.rdb) - minute.Milliseconds()), Member: member}
-		require.NoError(p, p.rdb.ZAdd(p.Context(), p.keys().Permits, row).Err())
-		require.NoError(p, p.rdb.DecrBy(p.Context(), p.keys().Value, int64(permits)).Err())
+		p.add(minute, string(member))
 	}
 }
 

@@ -65,7 +65,6 @@ type play struct {
 	others   int64                       // permits of those, in use
 }
 
-// perform runs each scenario as a subtest.
 func perform(t *testing.T, all map[string]scenario) {
 	t.Helper()
 	limitertest.Each(t, all, func(t *testing.T, s scenario) { s.perform(t) })
@@ -146,7 +145,6 @@ func (p *play) keys() redisson.Keys {
 
 func wait(d time.Duration) step { return func(*play) { time.Sleep(d) } }
 
-// times repeats steps.
 func times(n int, steps ...step) step {
 	return func(p *play) {
 		for range n {
@@ -157,7 +155,6 @@ func times(n int, steps ...step) step {
 	}
 }
 
-// other has the other Client do the steps.
 func other(steps ...step) step {
 	return func(p *play) {
 		its := *p
@@ -176,7 +173,6 @@ func as(version string, steps ...step) step {
 	}
 }
 
-// untouched does steps that must leave the limiter as it is.
 func untouched(steps ...step) step {
 	return func(p *play) { limitertest.RequireUntouched(p, p.rdb, p.l.Name(), func() { times(1, steps...)(p) }) }
 }
@@ -185,7 +181,6 @@ func take(permits int64) step { return func(p *play) { limitertest.MustAcquire(p
 
 func refuse(permits int64) step { return func(p *play) { limitertest.MustRefuse(p, p.l, permits) } }
 
-// takeReturnable takes a permit, for giveBack.
 func takeReturnable(p *play) {
 	var err error
 	_, p.undo, err = p.client.Keyed("", p.cfg).TakeReturnable(p.Context(), p.l.Name(), 1)
@@ -198,7 +193,6 @@ func acquire(permits int64) step {
 	return func(p *play) { require.NoError(p, p.l.Acquire(p.Context(), permits)) }
 }
 
-// answers makes a call and compares what it answers.
 func answers[T any](want T, call func(p *play) (T, error)) step {
 	return func(p *play) {
 		got, err := call(p)
@@ -207,12 +201,10 @@ func answers[T any](want T, call func(p *play) (T, error)) step {
 	}
 }
 
-// within asks for permits with a timeout.
 func within(permits int64, timeout time.Duration, want bool) step {
 	return answers(want, func(p *play) (bool, error) { return p.l.TryAcquire(p.Context(), permits, timeout) })
 }
 
-// grants asks for one permit, tries times, of which want are granted.
 func grants(want, tries int) step {
 	return func(p *play) { assert.Equal(p, want, limitertest.Grants(p, p.l, tries)) }
 }
@@ -290,7 +282,6 @@ func exceeds(target error, permits int64) step {
 	return fails(target, func(p *play) error { return limitertest.Second(p.l.TryAcquire(p.Context(), permits, 0)) })
 }
 
-// passed compares the time since the play began.
 func passed(want time.Duration) step {
 	return func(p *play) { assert.Equal(p, want, time.Since(p.began)) }
 }
@@ -309,7 +300,6 @@ func ends(keys int, want time.Duration) step {
 // noEnd is a time to live, of a key that has none.
 const noEnd = time.Duration(-1)
 
-// valueEnds compares the time to live of the value.
 func valueEnds(want time.Duration) step {
 	return func(p *play) { assert.Equal(p, want, p.rdb.PTTL(p.Context(), p.keys().Value).Val()) }
 }
@@ -325,7 +315,6 @@ func there(count int) step {
 	}
 }
 
-// value compares the number that is stored.
 func value(want int64) step {
 	return func(p *play) {
 		got, _ := limitertest.StoredValue(p, p.rdb, p.keys().Value)
@@ -337,7 +326,6 @@ func putValue(n int64) step {
 	return func(p *play) { require.NoError(p, p.rdb.Set(p.Context(), p.keys().Value, n, 0).Err()) }
 }
 
-// put writes fields of the configuration.
 func put(fields ...any) step {
 	return func(p *play) { require.NoError(p, p.rdb.HSet(p.Context(), p.l.Name(), fields...).Err()) }
 }
@@ -347,12 +335,10 @@ func loseValue(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.keys().Val
 // loseConfig is what Redisson's unlink does.
 func loseConfig(p *play) { require.NoError(p, p.rdb.Del(p.Context(), p.l.Name()).Err()) }
 
-// inUse compares the permits in the set.
 func inUse(want int64) step {
 	return func(p *play) { assert.Equal(p, want, limitertest.InUse(p, p.rdb, p.keys().Permits)) }
 }
 
-// java is a Redisson that shares the limiter.
 func (p *play) java() limitertest.Java { return limitertest.Java{Redis: p.rdb, Name: p.l.Name()} }
 
 // oldTakes has a Redisson of before 3.13.3 ask for permits.
@@ -364,7 +350,6 @@ func oldRefuses(permits int64) step {
 	return func(p *play) { require.False(p, limitertest.AsRedisson3123(p, p.rdb, p.l, permits)) }
 }
 
-// members returns the members of the permits set, in its order.
 func members(t testing.TB, rdb redistest.Client, key string) []codec.Member {
 	t.Helper()
 	texts, err := rdb.ZRange(t.Context(), key, 0, -1).Result()
@@ -398,7 +383,6 @@ func keepAlive(rate int64, interval, d time.Duration) rratelimiter.Config {
 	return rratelimiter.Config{Rate: rate, Interval: interval, KeepAlive: d}
 }
 
-// left is free, and one more is refused.
 func left(permits int64) step {
 	return times(1, free(permits), refuse(permits+1))
 }
@@ -426,15 +410,11 @@ var redissonsOwn = map[string]scenario{
 	"07 a new rate changes the config": {cfg: every(1, 5*second), steps: []step{
 		set(every(2, 6*second)), config(every(2, 6*second)), update(true, every(3, 7*second)), config(every(3, 7*second)),
 	}},
-	"09 more permits than the rate are an error": {cfg: perClient(1, second), steps: []step{
-		exceeds(rratelimiter.ErrPermitsExceedRate, 20), take(1),
-	}},
+	"09 more permits than the rate are an error": {cfg: perClient(1, second), steps: []step{exceeds(rratelimiter.ErrPermitsExceedRate, 20), take(1)}},
 	"11 a timeout is the longest wait": {cfg: every(1, 5*second), steps: []step{
 		within(1, second, true), within(1, second, false), passed(second), refuse(1),
 	}},
-	"12 acquire waits for each permit": {cfg: every(1, 5*second), steps: []step{
-		times(10, acquire(1)), passed(9 * 5 * second), refuse(1),
-	}},
+	"12 acquire waits for each permit": {cfg: every(1, 5*second), steps: []step{times(10, acquire(1)), passed(9 * 5 * second), refuse(1)}},
 	"13 the first rate stays": {cfg: every(10, second), steps: []step{
 		trySet(false, every(20, second)), times(3, grants(10, 10), grants(0, 10), wait(1050*ms)),
 	}},

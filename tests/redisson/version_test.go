@@ -3,7 +3,6 @@ package redisson_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,8 +45,7 @@ func TestWithRedissonVersion_NewerCountsAsNewest(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		client := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("4.7.1"),
-			rratelimiter.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+		client := rratelimiter.New(rdb, rratelimiter.WithRedissonVersion("4.7.1"), limitertest.LogTo(&log))
 		_, _ = client.RateLimiter("orders"), client.RateLimiter("sales")
 		synctest.Wait()
 		assert.Equal(t, 1, strings.Count(log.String(), "version 4.7.1 of Redisson is newer than 4.7.0, the newest that was tested"), log.String())
