@@ -66,7 +66,6 @@ func TestConcurrentHistories(t *testing.T) {
 	}
 }
 
-// linearKind is what may happen in a history.
 type linearKind struct {
 	name      string
 	histories int
@@ -124,11 +123,8 @@ var (
 		op.Update: 6, op.TrySet: 2, op.Reset: 3, op.Delete: 1, op.Reserve: 8, op.Settle: 12,
 	}
 	// What happens to reservations, and to limiters that were made by default.
-	reservingCalls = map[op.Name]int{
-		op.Reserve: 20, op.Settle: 40, op.Release: 12, op.Available: 14, op.Try: 10, op.Update: 3, op.Delete: 6,
-	}
-
-	settlingCalls = map[op.Name]int{op.Reserve: 20, op.Settle: 40, op.Try: 10, op.Take: 10, op.Available: 20, op.Update: 3}
+	reservingCalls = map[op.Name]int{op.Reserve: 20, op.Settle: 40, op.Release: 12, op.Available: 14, op.Try: 10, op.Update: 3, op.Delete: 6}
+	settlingCalls  = map[op.Name]int{op.Reserve: 20, op.Settle: 40, op.Try: 10, op.Take: 10, op.Available: 20, op.Update: 3}
 
 	calmKind      = linearKind{name: "calm", histories: 40, calls: calmCalls, endings: 4}
 	ownKind       = linearKind{name: "a limiter for each client", histories: 20, calls: calmCalls, endings: 4, perClient: true}
@@ -188,7 +184,6 @@ func (k linearKind) sizes() (callers, limiters int) {
 // linearPermits are the numbers of permits asked for: equal numbers next to each other travel as one.
 var linearPermits = []int64{1, 1, 2, 2, 2, 3, 3, 4, 5}
 
-// plan has the steps of a history.
 type plan struct {
 	limiters []rratelimiter.Config // a rate of 0: none at the start
 	defaults []rratelimiter.Config // of some callers' handles
@@ -220,7 +215,6 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 	return d.plan
 }
 
-// drawing is a plan that is being drawn.
 type drawing struct {
 	plan
 
@@ -248,7 +242,6 @@ func (d *drawing) config(keep bool) rratelimiter.Config {
 	return cfg
 }
 
-// call draws one call.
 func (d *drawing) call() linearCall {
 	limiters := len(d.limiters)
 	c := linearCall{
@@ -313,7 +306,6 @@ func (d *drawing) hold() time.Duration {
 	return 30 * time.Minute
 }
 
-// drawEnd draws whether the context of a call ends, and when.
 func (d *drawing) drawEnd(c *linearCall) {
 	switch n := d.draw.IntN(40); {
 	case n == 0:
@@ -431,10 +423,7 @@ local more, identity, prefix =`,
 		"settled in time, a reservation is charged again", reservingKind, lua.SettleReservation,
 		"if early and not reserved and used > 0", "if early and used > 0",
 	},
-	{
-		"of several limiters only the first is charged", farKind, lua.AcquireAll,
-		`l.member}, l.text)`, `l.member}, i == 1 and l.text or 0)`,
-	},
+	{"of several limiters only the first is charged", farKind, lua.AcquireAll, `l.member}, l.text)`, `l.member}, i == 1 and l.text or 0)`},
 	{"of several limiters only the first is asked", farKind, lua.AcquireAll, "if free < permits then", "if free < permits and i == 1 then"},
 	{
 		"what several limiters granted is forgotten by a repeat", farLostKind, lua.AcquireAll,

@@ -27,7 +27,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// linearCall is what a caller does with a limiter.
 type linearCall struct {
 	linear.Call
 
@@ -65,7 +64,6 @@ func (c linearCall) run(ctx context.Context, h op.Handle, moments *moments, rash
 	return r
 }
 
-// moments counts the moments of a history.
 type moments struct {
 	last atomic.Int64
 	now  func() int64 // ms of a clock that stands still while something happens, or always
@@ -73,7 +71,6 @@ type moments struct {
 
 func (m *moments) next() (moment, ms int64) { return m.last.Add(1), m.now() }
 
-// linearRig is what histories take place on.
 type linearRig struct {
 	kind    linearKind
 	moments moments
@@ -123,7 +120,6 @@ func newLinearRig(t *testing.T, kind linearKind, m limitertest.Mutation) *linear
 	return rig
 }
 
-// newVirtualRig returns a rig for a bubble.
 func newVirtualRig(kind linearKind, m limitertest.Mutation, rdb redistest.Client) *linearRig {
 	rig := &linearRig{kind: kind, rest: rdb, mutation: m}
 	base := time.Now().Add(-time.Millisecond)
@@ -229,7 +225,6 @@ func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []strin
 	return script, limiters
 }
 
-// requestsOf returns a hook that notes the requests of a client.
 func (rig *linearRig) requestsOf(client int) redistest.Hook {
 	return func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		rig.underWay.Add(1)
@@ -257,7 +252,6 @@ func (rig *linearRig) requestsOf(client int) redistest.Hook {
 	}
 }
 
-// request returns what a command asks for.
 func (rig *linearRig) request(cmd redis.Cmder) (r linear.Request) {
 	words := make([]string, len(cmd.Args()))
 	for i, word := range cmd.Args() {
@@ -347,7 +341,6 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 	return rig.gather(t, p, names, slices.Concat(records...))
 }
 
-// options returns those of one of the Clients.
 func (k linearKind) options(client int) []rratelimiter.Option {
 	opts := []rratelimiter.Option{rratelimiter.WithClientID("client-" + strconv.Itoa(client)), rratelimiter.WithCallTimeout(time.Minute)}
 	if k.redisson != "" {
@@ -356,7 +349,6 @@ func (k linearKind) options(client int) []rratelimiter.Option {
 	return opts
 }
 
-// madeCall is a call that was made.
 type madeCall struct {
 	linear.Record
 

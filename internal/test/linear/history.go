@@ -214,7 +214,6 @@ var callScripts = map[op.Name]*lua.Script{
 	op.Peek: lua.Peek, op.Available: lua.Available, op.TrySet: lua.SetRate, op.Set: lua.SetRate, op.Update: lua.SetRate,
 }
 
-// carriedBy reports whether a request may have carried a call out.
 func (r *Record) carriedBy(q Request) bool {
 	if q.Client != r.Client || q.Began < r.Began || q.Script != callScripts[r.Name] {
 		return false
@@ -242,7 +241,6 @@ type Request struct {
 	Lost         bool // no answer came
 }
 
-// takes reports whether the request is one for permits.
 func (q Request) takes() bool { return q.Script == lua.Acquire || q.Script == lua.AcquireAll }
 
 // Prepare notes of each call what the others tell about it, and the requests

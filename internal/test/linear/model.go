@@ -94,7 +94,11 @@ func (s State) step(e effect) []State {
 			return nil
 		}
 		if s.rate > 0 {
-			return s.released(slices.Collect(s.uses.NewestFirst(e.client)), e.permits)
+			var uses []model.Grant
+			for i := range s.uses.NewestFirst(e.client) {
+				uses = append(uses, s.uses[i])
+			}
+			return s.takenOff(uses, e.permits)
 		}
 	case settleEffect:
 		return s.settle(e)
@@ -200,7 +204,6 @@ func (s State) acquire(e effect) []State {
 	return []State{s}
 }
 
-// taken is what an acquire takes.
 func (s State) taken(e effect) int64 {
 	free := max(0, s.free())
 	switch {
@@ -255,9 +258,7 @@ func (s State) unseen(e effect) State {
 	g.Own = 0
 	s = s.with(g)
 	if e.keep {
-		s.stakes = append(slices.Clone(s.stakes), stake{
-			call: e.call, at: g.At, client: e.client, permits: taken, phantom: e.kind == phantomEffect,
-		})
+		s.stakes = append(slices.Clone(s.stakes), stake{call: e.call, at: g.At, client: e.client, permits: taken, phantom: e.kind == phantomEffect})
 		slices.SortFunc(s.stakes, func(a, b stake) int {
 			return cmp.Or(cmp.Compare(a.call, b.call), cmp.Compare(a.at, b.at), cmp.Compare(a.released, b.released))
 		})

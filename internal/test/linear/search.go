@@ -94,7 +94,6 @@ func (t *searchTime) over() bool {
 	return true
 }
 
-// ends returns when the calls ended, in order.
 func (h *History) ends() []int64 {
 	ends := make([]int64, len(h.Records))
 	for i, r := range h.Records {
@@ -104,7 +103,6 @@ func (h *History) ends() []int64 {
 	return ends
 }
 
-// Until returns the history up to a moment.
 func (h *History) until(moment int64) *History {
 	short := *h
 	short.Records = nil

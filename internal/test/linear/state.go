@@ -33,7 +33,6 @@ type stake struct {
 	phantom  bool  // of an attempt that a repeat did not find again
 }
 
-// of reports whether the stake is a part of that use.
 func (k *stake) of(u model.Grant) bool { return k.at == u.At && k.client == u.By && u.Own == 0 }
 
 // Full returns a limiter with a rate, of which nothing is in use.
@@ -73,16 +72,8 @@ func (s State) with(taken model.Grant) State {
 	return s
 }
 
-// released returns the states in which up to that many permits have been taken off uses, of
-// these numbers and in this order. Those of one Client and time may come in any order.
-func (s State) released(order []int, permits int64) []State {
-	uses := make([]model.Grant, len(order))
-	for i, n := range order {
-		uses[i] = s.uses[n]
-	}
-	return s.takenOff(uses, permits)
-}
-
+// takenOff returns the states in which up to that many permits have been taken off these uses,
+// in this order. Those of one Client and time may come in any order.
 func (s State) takenOff(uses []model.Grant, permits int64) (next []State) {
 	if len(uses) == 0 || permits == 0 {
 		return []State{s}
@@ -116,7 +107,6 @@ func (s State) lessened(u model.Grant, permits int64) State {
 	return s
 }
 
-// full returns the state with nothing in use.
 func (s State) full() State {
 	s.uses = nil
 	s.stakes = without(s.stakes, func(k stake) bool { return !k.phantom })
@@ -185,7 +175,6 @@ func (s State) key() string {
 // A looseSet is some of a model's loose effects, by their numbers.
 type looseSet [mostLoose / 64]uint64
 
-// mostLoose is how many loose effects a model may have.
 const mostLoose = 256
 
 func only(i int) (set looseSet) {

@@ -39,7 +39,6 @@ type Op struct {
 // PermitsOf returns how many permits are asked of the limiter at that place, 0 being the one it is called on.
 func (op Op) PermitsOf(place int) int64 { return op.Permits + int64(place)*op.More }
 
-// end returns the end that an expire or expireAt sets.
 func (op Op) end(c *Call) int64 {
 	if op.Do == "expireAt" {
 		return c.after(op.At)
@@ -70,11 +69,7 @@ const (
 
 // Public returns it as callers give it.
 func (r *Rate) Public() rratelimiter.Config {
-	cfg := rratelimiter.Config{
-		Rate:      r.Rate,
-		Interval:  time.Duration(r.Interval) * time.Millisecond,
-		KeepAlive: time.Duration(r.KeepAlive) * time.Millisecond,
-	}
+	cfg := rratelimiter.Config{Rate: r.Rate, Interval: time.Duration(r.Interval) * ms, KeepAlive: time.Duration(r.KeepAlive) * ms}
 	if r.Type == perClient {
 		cfg.Type = rratelimiter.PerClient
 	}
@@ -190,12 +185,12 @@ func (c *Call) setConfig(rate *Rate) {
 
 // The rest are the operations that are the same in both libraries.
 
-func expire(c *Call, end int64) Answer {
+func expire(c *Call, end int64, pairs []*Pair) Answer {
 	there := c.Config != nil
 	if there {
 		c.ConfigEnd = end
 	}
-	for _, p := range c.own() {
+	for _, p := range pairs {
 		there = there || p.there()
 		p.expire(end)
 	}
@@ -203,10 +198,10 @@ func expire(c *Call, end int64) Answer {
 	return Say(there)
 }
 
-func clearExpire(c *Call) Answer {
+func clearExpire(c *Call, pairs []*Pair) Answer {
 	had := c.ConfigEnd != 0
 	c.ConfigEnd = 0
-	for _, p := range c.own() {
+	for _, p := range pairs {
 		had = had || p.ValueEnd != 0 || p.RowsEnd != 0
 		p.ValueEnd, p.RowsEnd = 0, 0
 	}

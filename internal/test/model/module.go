@@ -17,11 +17,7 @@ type Module struct {
 
 // Beside returns the module that shares limiters with a release.
 func Beside(oldest *Release) *Module {
-	return &Module{
-		Layout:   oldest.Layout,
-		windowed: !oldest.KeepsSet,
-		thorough: !oldest.SumsUp,
-	}
+	return &Module{Layout: oldest.Layout, windowed: !oldest.KeepsSet, thorough: !oldest.SumsUp}
 }
 
 // moduleDoes are the operations that have one outcome.
@@ -124,14 +120,12 @@ func (m *Module) isWindow(c *Call, p *Pair) bool {
 // tooFar reports whether the value ends later than a window can.
 func (m *Module) tooFar(c *Call, p *Pair) bool { return p.ValueEnd-c.Now > c.Interval() }
 
-// endWindow corrects an end that a window's value can't have.
 func (m *Module) endWindow(c *Call, p *Pair) {
 	if p.HasValue && (p.ValueEnd == 0 || m.tooFar(c, p)) {
 		p.ValueEnd = c.after(c.Interval())
 	}
 }
 
-// set gives a pair a value.
 func (m *Module) set(c *Call, p *Pair, value int64) {
 	p.set(value)
 	if m.windowed {

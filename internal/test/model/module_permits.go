@@ -108,7 +108,6 @@ func ask(c *Call, permits int64, fallback *Rate) string {
 	return ""
 }
 
-// open makes a limiter that has no rate.
 func (m *Module) open(c *Call, fallback *Rate) {
 	if c.Config == nil {
 		c.setConfig(fallback)

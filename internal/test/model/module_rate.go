@@ -13,7 +13,6 @@ func (m *Module) trySetRate(c *Call, op Op) Answer {
 	return Say(true)
 }
 
-// setRate is SetRate or UpdateRate.
 func (m *Module) setRate(c *Call, op Op) Answer {
 	if op.Keep && m.windowed {
 		return Say(Unsupported)

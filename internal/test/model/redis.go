@@ -37,12 +37,8 @@ func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLi
 	return op.says(op.call(ctx, client, l, base))
 }
 
-// call makes the call that the operation is.
 func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, base int64) calls.Answer {
-	call := calls.Op{
-		Name: names[op.Do], Permits: op.Permits, Keep: op.Keep, Hold: time.Duration(op.Hold) * ms,
-		In: time.Duration(op.TTL) * ms,
-	}
+	call := calls.Op{Name: names[op.Do], Permits: op.Permits, Keep: op.Keep, Hold: time.Duration(op.Hold) * ms, In: time.Duration(op.TTL) * ms}
 	if op.Do == "expireAt" {
 		call.In = time.Until(time.UnixMilli(base + op.At))
 	}
@@ -65,7 +61,6 @@ func (op Op) call(ctx context.Context, client *rratelimiter.Client, l *rratelimi
 	return call.Do(ctx, on)
 }
 
-// says returns what the answer of the call says.
 func (op Op) says(a calls.Answer) Answer {
 	switch {
 	case op.Do == "ttl" && errors.Is(a.Err, rratelimiter.ErrNotInitialized):
@@ -117,17 +112,12 @@ func SayTTL(ms int64) Answer {
 }
 
 func problem(err error) string {
-	for _, known := range []struct {
-		err  error
-		text string
-	}{
-		{rratelimiter.ErrInvalidPermits, Illegal},
-		{rratelimiter.ErrNotInitialized, NotInitialized},
-		{rratelimiter.ErrPermitsExceedRate, ExceedsRate},
-		{rratelimiter.ErrUnsupported, Unsupported},
+	for known, text := range map[error]string{
+		rratelimiter.ErrInvalidPermits: Illegal, rratelimiter.ErrNotInitialized: NotInitialized,
+		rratelimiter.ErrPermitsExceedRate: ExceedsRate, rratelimiter.ErrUnsupported: Unsupported,
 	} {
-		if errors.Is(err, known.err) {
-			return known.text
+		if errors.Is(err, known) {
+			return text
 		}
 	}
 	return "error: " + err.Error()

@@ -227,7 +227,6 @@ func (r *Release) setRate(c *Call, op Op) Answer {
 	return Say("done")
 }
 
-// setRateArgs is setRate(args) or updateRate(args).
 func (r *Release) setRateArgs(c *Call, op Op) Answer {
 	set, cfg := op.set(), op.Rate
 	if c.Config == nil && op.Do == "updateRate" {
@@ -282,27 +281,17 @@ func (r *Release) remove(c *Call, op Op) Answer {
 	return answer
 }
 
-// expire sets the end of the configuration alone if there is no set.
-func (r *Release) expire(c *Call, op Op) Answer {
+// ending returns the pairs that get the limiter's end: without a set the configuration alone does.
+func (r *Release) ending(c *Call) []*Pair {
 	if r.KeepsSet {
-		return expire(c, op.end(c))
+		return c.own()
 	}
-	there := c.Config != nil
-	if there {
-		c.ConfigEnd = op.end(c)
-	}
-	c.ExpireKeys(c.Now)
-	return Say(there)
+	return nil
 }
 
-func (r *Release) clearExpire(c *Call, _ Op) Answer {
-	if r.KeepsSet {
-		return clearExpire(c)
-	}
-	had := c.ConfigEnd != 0
-	c.ConfigEnd = 0
-	return Say(had)
-}
+func (r *Release) expire(c *Call, op Op) Answer { return expire(c, op.end(c), r.ending(c)) }
+
+func (r *Release) clearExpire(c *Call, _ Op) Answer { return clearExpire(c, r.ending(c)) }
 
 // getConfig reads missing fields as OVERALL, 0, 0.
 func (r *Release) getConfig(c *Call, _ Op) Answer {
