@@ -167,7 +167,6 @@ func (a *arena) calm(t testing.TB) (surprises int) {
 	return surprises
 }
 
-// set sets the clock.
 func (a *arena) set(t testing.TB, ahead time.Duration) {
 	a.single.SetAhead(t, ahead)
 	a.ahead = ahead
@@ -258,7 +257,6 @@ const (
 	javaPatience    = 10 * time.Second // after which a call of Redisson's is given up
 )
 
-// redissons are the releases that rounds of this run may have.
 func redissons() []string {
 	if *redissonFlag == "" || *minutes == 0 && *onlyRound == 0 {
 		return nil
@@ -363,7 +361,7 @@ func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
 		w.halfOpen, err = true, open()
 	}
 	require.NoError(r.t, err, "%s: %s", w.name, w.jvm.Stderr())
-	r.bornJava(w.id)
+	r.born(w.id, true)
 	return w
 }
 

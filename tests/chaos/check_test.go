@@ -59,30 +59,21 @@ func (p *pool) String() string {
 	return p.name
 }
 
-func (r *round) pools(l *limiter) []*pool {
-	all := map[string]*pool{"": {limiter: l}}
+func (r *round) pools(l *limiter) (all []*pool) {
+	ids := []string{""}
 	if l.kind == perClient {
-		clear(all)
-		for id := range r.ids {
-			all[id] = &pool{limiter: l, id: id}
-		}
+		ids = sorted(r.ids)
 	}
-	for i := range r.calls {
-		c := &r.calls[i]
-		if !slices.Contains(c.Limiters, l.name) {
-			continue
-		}
-		for _, p := range all {
-			if p.id == "" || p.id == c.Client {
+	for _, id := range ids {
+		p := &pool{limiter: l, id: id}
+		for i := range r.calls {
+			if c := &r.calls[i]; slices.Contains(c.Limiters, l.name) && (id == "" || id == c.Client) {
 				p.calls = append(p.calls, c.counted(l.name))
 			}
 		}
+		all = append(all, p)
 	}
-	pools := make([]*pool, 0, len(all))
-	for _, id := range sorted(all) {
-		pools = append(pools, all[id])
-	}
-	return pools
+	return all
 }
 
 // rates are the lowest and the highest rate that the limiter may have had.
@@ -129,7 +120,6 @@ func (r *round) lost(l *limiter, charged int64) int64 {
 	return sum
 }
 
-// damaged reports whether Redis may have lost keys of the limiter.
 func (r *round) damaged(l *limiter) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +151,6 @@ func (r *round) checkAnswers() {
 	}
 }
 
-// mayBeMissing reports whether the limiters of the call may have lost their configuration.
 func (r *round) mayBeMissing(c *call) bool {
 	return slices.ContainsFunc(c.Limiters, func(name string) bool {
 		l := r.limiter(name)
@@ -169,7 +158,6 @@ func (r *round) mayBeMissing(c *call) bool {
 	})
 }
 
-// text tells of the violations and the events.
 func (r *round) text() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n%s, %s, %v, faults:", r.repeat(), r.servers, r.mood, r.length)
@@ -242,7 +230,7 @@ func (r *round) history(l *limiter, id string, until time.Duration) string {
 
 // mixed reports whether programs with Redisson may have asked for the pool's permits.
 func (r *round) mixed(p *pool) bool {
-	return p.redisson != "" && (p.kind == overall || r.javaIDs[p.id])
+	return p.redisson != "" && (p.kind == overall || r.ids[p.id])
 }
 
 // checkState checks what Redis holds of a limiter at any moment, since each script is
@@ -268,7 +256,7 @@ func (r *round) checkState(p *pool, s *state) {
 	if !r.mixed(p) {
 		r.checkSum(p, s, rate)
 	}
-	if !r.javaIDs[p.id] {
+	if !r.ids[p.id] {
 		r.checkLives(p, s)
 	}
 }

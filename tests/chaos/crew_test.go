@@ -30,7 +30,6 @@ type clientPlan struct {
 	redisson    string        // the release of Redisson that they have instead, in a JVM of its own
 }
 
-// redisOptions are the go-redis configurations that Clients have.
 var redisOptions = map[string]redis.UniversalOptions{
 	"defaults":               {},
 	"keeps deadlines":        {ContextTimeoutEnabled: true},
@@ -79,7 +78,6 @@ func newWorker(r *round, plan clientPlan) *worker {
 	return w
 }
 
-// A route is how the servers are reached.
 type route struct {
 	redistest.Route
 
@@ -100,8 +98,7 @@ func (n *network) dial(ctx context.Context, kind, addr string) (net.Conn, error)
 	if proxy := n.Instead[addr]; proxy != "" {
 		addr = proxy
 	}
-	dialer := net.Dialer{Timeout: 5 * time.Second}
-	conn, err := dialer.DialContext(ctx, kind, addr)
+	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, kind, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +120,6 @@ func (n *network) end() {
 	}
 }
 
-// connect returns a client of the options.
 func (n *network) connect(opt redis.UniversalOptions) redistest.Client {
 	opt.Addrs, opt.MasterName = n.Addrs, n.Master
 	opt.ClientName = roundConnection
@@ -163,7 +159,6 @@ type party struct {
 	reserved map[string][]reservation // by the limiter, not settled
 }
 
-// A reservation is one that callers hold.
 type reservation struct {
 	*rratelimiter.Reservation
 
@@ -207,12 +202,8 @@ func (w *goCrew) connect(to route) {
 func (w *goCrew) next() *party {
 	w.births++
 	p := &party{
-		id:          fmt.Sprintf("%s.%d", w.name, w.births),
-		handles:     map[string]*handle{},
-		callTimeout: w.callTimeout,
-		inline:      redisOptions[w.redis].ContextTimeoutEnabled,
-		held:        map[string]int64{},
-		reserved:    map[string][]reservation{},
+		id: fmt.Sprintf("%s.%d", w.name, w.births), callTimeout: w.callTimeout, inline: redisOptions[w.redis].ContextTimeoutEnabled,
+		handles: map[string]*handle{}, held: map[string]int64{}, reserved: map[string][]reservation{},
 	}
 	opts := []rratelimiter.Option{rratelimiter.WithClientID(p.id), rratelimiter.WithCallTimeout(w.callTimeout)}
 	if w.r.redisson != "" {
@@ -222,7 +213,7 @@ func (w *goCrew) next() *party {
 	for _, l := range w.r.limiters {
 		p.handles[l.name] = l.handle(p.client)
 	}
-	w.r.born(p.id)
+	w.r.born(p.id, false)
 	return w.party.Swap(p)
 }
 
@@ -258,11 +249,8 @@ func (w *goCrew) leave() error {
 	return w.rdb.Close()
 }
 
-func (w *goCrew) work(ctx context.Context) {
-	w.eachCaller(ctx, w.r, w.call)
-}
+func (w *goCrew) work(ctx context.Context) { w.eachCaller(ctx, w.r, w.call) }
 
-// eachCaller makes all callers make calls until ctx ends.
 func (c clientPlan) eachCaller(ctx context.Context, r *round, call func(*rand.Rand)) {
 	var callers sync.WaitGroup
 	for i := range c.callers {
@@ -391,7 +379,6 @@ func (p *party) close() error {
 // rest is how long Clients may take to be closed, and calls after the round is over.
 const rest = time.Minute
 
-// A call is one call of a limiter, and its answer.
 type call struct {
 	op.Op
 	op.Answer
@@ -435,14 +422,12 @@ func (c *call) counted(limiter string) *call {
 // charge is a Settle's charge beyond the reservation.
 const charge op.Name = "charge"
 
-// takes reports whether the call asks for permits.
 func (c *call) takes() bool { return c.Takes() || c.Name == charge }
 
 func (c *call) granted() bool { return c.takes() && c.Did() }
 
 func (c *call) refused() bool { return c.takes() && c.Outcome == op.Done && !c.OK }
 
-// of reports whether the call's outcome is one of those.
 func (c *call) of(outcomes ...op.Outcome) bool { return slices.Contains(outcomes, c.Outcome) }
 
 // result is the outcome in records.

@@ -33,7 +33,6 @@ type fault struct {
 // faults are all there are, except what the weather does to single commands.
 var faults = slices.Concat(clientFaults, networkFaults, serverFaults, topologyFaults)
 
-// allowed reports whether a fault may happen in the round.
 func (f *fault) allowed(p *plan) bool {
 	if len(f.arenas) > 0 && !slices.Contains(f.arenas, p.servers) {
 		return false
@@ -55,7 +54,6 @@ func (f *fault) weight(m mood) int {
 	return 1
 }
 
-// An event is a fault that took place.
 type event struct {
 	start, end time.Duration // since the round's beginning
 	kind       string
@@ -114,7 +112,6 @@ func (r *round) happen(server bool) {
 	}
 }
 
-// take makes the fault happen.
 func (f *fault) take(r *round, draw *rand.Rand) {
 	start := r.now()
 	if e := f.do(r, draw); e != nil {
@@ -182,7 +179,6 @@ func harmlessTwice(c redistest.Command) bool {
 	return false
 }
 
-// blow has the weather act on all that a worker sends.
 func (w *worker) blow() {
 	r := w.r
 	if len(r.weather) == 0 {
@@ -207,7 +203,6 @@ func (w *worker) blow() {
 	}
 }
 
-// clear lets everything through again.
 func (w *worker) clear() {
 	for _, proxy := range w.proxies {
 		proxy.OnCommand(nil)
@@ -335,7 +330,6 @@ func (r *round) drawMaster(draw *rand.Rand) *redistest.Server {
 	return all[draw.IntN(len(all))]
 }
 
-// during keeps a master in a bad state for a while.
 func (r *round) during(draw *rand.Rand, begin, end func(*redistest.Server)) *event {
 	s := r.drawMaster(draw)
 	begin(s)
@@ -344,7 +338,6 @@ func (r *round) during(draw *rand.Rand, begin, end func(*redistest.Server)) *eve
 	return &event{text: s.Addr()}
 }
 
-// order makes a master do something.
 func (r *round) order(draw *rand.Rand, args ...any) *event {
 	s := r.drawMaster(draw)
 	require.NoError(r.tb, s.Client(r.tb, &redistest.Options{MaxRetries: -1}).Do(r.t.Context(), args...).Err())
@@ -377,7 +370,6 @@ func (r *round) loseKeys(draw *rand.Rand) *event {
 	return e
 }
 
-// topologyFaults have servers change places.
 var topologyFaults = []*fault{
 	{name: "slot moved", mood: lossy, server: true, arenas: []string{cluster}, do: (*round).moveSlot},
 	{name: "failover asked for", mood: lossy, server: true, arenas: []string{cluster}, do: func(r *round, draw *rand.Rand) *event {

@@ -18,7 +18,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// kind is what sort of limiter one is.
 type kind string
 
 const (
@@ -30,7 +29,6 @@ const (
 	bucket    kind = "token-bucket"
 )
 
-// A limiter is one that a round's callers use.
 type limiter struct {
 	name      string // in Redis; of another kind than RateLimiter the key
 	prefix    string // of a keyed one
@@ -50,7 +48,6 @@ type limiter struct {
 	family    []string // limiters that TryAcquireAll takes together, this one first
 }
 
-// isRate reports whether it is a RateLimiter.
 func (l *limiter) isRate() bool { return l.kind == overall || l.kind == perClient || l.kind == keyed }
 
 // counted reports whether nothing comes back by itself while a round lasts.
@@ -64,7 +61,6 @@ func (l *limiter) late() time.Duration {
 	return l.config.Interval / 64
 }
 
-// leased is how many permits a lease may hold.
 func (l *limiter) leased() int64 { return 1 + l.config.Rate/4 }
 
 func (l *limiter) String() string { return fmt.Sprintf("%+v", *l) }
@@ -91,7 +87,6 @@ type handle struct {
 	op.Handle
 }
 
-// handle returns the limiter in the hands of the Client.
 func (l *limiter) handle(client *rratelimiter.Client) *handle {
 	h := &handle{limiter: l, Handle: op.Handle{Client: client, Key: l.name}}
 	var opts []rratelimiter.LimiterOption
@@ -119,9 +114,7 @@ func (l *limiter) handle(client *rratelimiter.Client) *handle {
 	case log:
 		h.Keys = slidinglog.New(client, slidinglog.Config{Limit: l.config.Rate, Window: l.config.Interval, Thresholds: l.threshold})
 	case bucket:
-		h.Keys = tokenbucket.New(client, tokenbucket.Config{
-			Capacity: l.config.Rate, Refill: l.refill, Interval: l.config.Interval, Borrow: l.borrow,
-		})
+		h.Keys = tokenbucket.New(client, tokenbucket.Config{Capacity: l.config.Rate, Refill: l.refill, Interval: l.config.Interval, Borrow: l.borrow})
 	}
 	return h
 }
@@ -155,29 +148,17 @@ var (
 
 // operations are drawn from in this order.
 var operations = []operation{
-	{try, 40, waitable},
-	{wait, 12, waitable},
-	{op.Op{Name: op.Acquire}, 6, waitable},
-	{op.Op{Name: op.Take}, 20, anyLimiter},
-	{op.Op{Name: op.UpTo}, 10, anyLimiter},
-	{op.Op{Name: op.Peek}, 8, anyLimiter},
-	{op.Op{Name: op.Reset}, 3, resettable},
-	{op.Op{Name: op.All}, 20, inFamily},
-	{op.Op{Name: op.Reserve}, 20, reservable},
-	{op.Op{Name: op.Settle}, 30, reservable},
-	{op.Op{Name: op.Renew}, 10, renewable},
+	{try, 40, waitable}, {wait, 12, waitable}, {op.Op{Name: op.Acquire}, 6, waitable},
+	{op.Op{Name: op.Take}, 20, anyLimiter}, {op.Op{Name: op.UpTo}, 10, anyLimiter}, {op.Op{Name: op.Peek}, 8, anyLimiter},
+	{op.Op{Name: op.Reset}, 3, resettable}, {op.Op{Name: op.All}, 20, inFamily},
+	{op.Op{Name: op.Reserve}, 20, reservable}, {op.Op{Name: op.Settle}, 30, reservable}, {op.Op{Name: op.Renew}, 10, renewable},
 	{op.Op{Name: op.Release}, 25, releasable},
-	{op.Op{Name: op.Update, Keep: true}, 3, waitable},
-	{op.Op{Name: op.Set, Keep: true}, 1, waitable},
-	{op.Op{Name: op.Set, Lasts: some}, 5, overridable},
-	{op.Op{Name: op.TrySet}, 1, waitable},
-	{available, 6, waitable},
-	{op.Op{Name: op.Threshold}, 3, withThreshold},
-	{op.Op{Name: op.Config}, 2, waitable},
-	{op.Op{Name: op.TTL}, 2, waitable},
+	{op.Op{Name: op.Update, Keep: true}, 3, waitable}, {op.Op{Name: op.Set, Keep: true}, 1, waitable},
+	{op.Op{Name: op.Set, Lasts: some}, 5, overridable}, {op.Op{Name: op.TrySet}, 1, waitable},
+	{available, 6, waitable}, {op.Op{Name: op.Threshold}, 3, withThreshold},
+	{op.Op{Name: op.Config}, 2, waitable}, {op.Op{Name: op.TTL}, 2, waitable},
 }
 
-// drawOperation draws a call that can be made on the limiter.
 func drawOperation(draw *rand.Rand, l *limiter) op.Op {
 	var all []op.Op
 	for _, o := range operations {
@@ -188,7 +169,6 @@ func drawOperation(draw *rand.Rand, l *limiter) op.Op {
 	return all[draw.IntN(len(all))]
 }
 
-// drawCall draws the figures of a call.
 func drawCall(draw *rand.Rand, o op.Op, l *limiter) call {
 	c := call{Op: o, Limiters: []string{l.name}}
 	switch o.Name {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/op"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
@@ -39,13 +40,11 @@ type round struct {
 	mu         sync.Mutex
 	calls      []call
 	events     []event
-	javaIDs    map[string]bool          // those that are RedissonClients
-	ids        map[string]bool          // those of all Clients there were
+	ids        map[string]bool          // of all Clients there were; those of RedissonClients are true
 	dead       map[string]time.Duration // Clients that were killed: see died
 	violations []violation
 }
 
-// A violation is something that must not be.
 type violation struct {
 	check   string
 	limiter string // "": all
@@ -72,10 +71,9 @@ type plan struct {
 	hook     redis.Hook    // of all clients: a fault of ours
 }
 
-// run makes the round happen and checks it.
 func (p *plan) run(t *testing.T, a *arena) *round {
 	t.Helper()
-	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, javaIDs: map[string]bool{}, dead: map[string]time.Duration{}}
+	r := &round{plan: *p, t: t, tb: fragile{t}, arena: a, ids: map[string]bool{}, dead: map[string]time.Duration{}}
 	r.admin = a.client(t, &redistest.Options{ReadTimeout: 5 * time.Second}) // faults hang servers
 	r.setUp(a.client(t, nil))
 	r.over, r.end = context.WithCancel(t.Context())
@@ -112,8 +110,7 @@ func (r *round) setUp(rdb redistest.Client) {
 	client := rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute))
 	for _, l := range r.limiters {
 		if (l.kind == overall || l.kind == perClient) && !l.byDefault {
-			_, err := client.RateLimiter(l.name).TrySetRate(r.t.Context(), l.config)
-			require.NoError(r.t, err)
+			limitertest.MustTrySetRate(r.t, client.RateLimiter(l.name), l.config)
 		}
 	}
 	require.NoError(r.t, client.Close(r.t.Context()))
@@ -128,17 +125,10 @@ func (r *round) tell(c call) {
 	r.calls = append(r.calls, c)
 }
 
-func (r *round) born(id string) {
+func (r *round) born(id string, java bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ids[id] = true
-}
-
-func (r *round) bornJava(id string) {
-	r.born(id)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.javaIDs[id] = true
+	r.ids[id] = java
 }
 
 func (r *round) violate(check, limiter, format string, args ...any) {
@@ -196,7 +186,6 @@ func (r *round) calmDown(working, beside *sync.WaitGroup) {
 	}
 }
 
-// leave closes all that belongs to the round.
 func (r *round) leave() {
 	if r.broken.Load() {
 		r.violations = nil
@@ -242,7 +231,6 @@ func (r *round) record() {
 	}
 }
 
-// limiter returns the limiter of that name, or nil.
 func (r *round) limiter(name string) *limiter {
 	for _, l := range r.limiters {
 		if l.name == name {
@@ -311,11 +299,8 @@ func (m mood) allows(from mood) bool {
 func drawClient(draw *rand.Rand, name string) clientPlan {
 	kinds := sorted(redisOptions)
 	return clientPlan{
-		name:        name,
-		redis:       kinds[draw.IntN(len(kinds))],
-		callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
-		callers:     2 + draw.IntN(5),
-		pause:       time.Duration([]int{1, 5, 15}[draw.IntN(3)]) * time.Millisecond,
+		name: name, redis: kinds[draw.IntN(len(kinds))], callTimeout: time.Duration(300+draw.IntN(900)) * time.Millisecond,
+		callers: 2 + draw.IntN(5), pause: time.Duration([]int{1, 5, 15}[draw.IntN(3)]) * time.Millisecond,
 	}
 }
 
@@ -398,7 +383,6 @@ func drawRate(draw *rand.Rand, name string, k kind) *limiter {
 	return l
 }
 
-// drawFamily draws limiters that are asked one by one, and together.
 func drawFamily(draw *rand.Rand, name string) []*limiter {
 	var all []*limiter
 	var names []string
