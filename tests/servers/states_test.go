@@ -79,13 +79,6 @@ func TestACLOnSeveralServers(t *testing.T) {
 	})
 }
 
-// startNode starts a cluster of one master.
-func startNode(t *testing.T) (redistest.Client, *redistest.Server) {
-	t.Helper()
-	cluster := redistest.StartCluster(t, 1, 0)
-	return cluster.Client(t, &redistest.Options{ReadOnly: true}), cluster.Nodes()[0]
-}
-
 // A client of one node is refused what other nodes have, at once and whatever its policy, by single calls and
 // by those that share one.
 func TestClusterRefusesAClientOfOneNode(t *testing.T) {
@@ -121,8 +114,9 @@ func TestClusterRefusesAClientOfOneNode(t *testing.T) {
 
 func TestCluster_ServesNamesWhoseKeysShareASlot(t *testing.T) {
 	t.Parallel()
-	cluster, server := startNode(t)
-	for what, rdb := range map[string]rratelimiter.Redis{"cluster client": cluster, "plain client": server.Client(t, nil)} {
+	node := redistest.StartCluster(t, 1, 0)
+	cluster := node.Client(t, &redistest.Options{ReadOnly: true})
+	for what, rdb := range map[string]rratelimiter.Redis{"cluster client": cluster, "plain client": node.Nodes()[0].Client(t, nil)} {
 		client := limitertest.NewClient(t, rdb)
 		for _, name := range []string{"foo}bar", "a}", "a{b", "{}x", "x{}"} {
 			l := limitertest.ByDefault(client, name, rratelimiter.PerSecond(1))
@@ -142,25 +136,14 @@ func TestCluster_ServesNamesWhoseKeysShareASlot(t *testing.T) {
 	}
 }
 
-// onEachVersion runs test with each server that there is, and a client of it.
-func onEachVersion(t *testing.T, test func(*testing.T, redistest.Version, *redistest.Server, redistest.Client), args ...string) {
-	t.Helper()
-	for _, version := range redistest.Versions() {
-		t.Run(string(version), func(t *testing.T) {
-			t.Parallel()
-			s := redistest.StartServer(t, version, args...)
-			test(t, version, s, s.Client(t, nil))
-		})
-	}
-}
-
 // The probe of a server with a breaker is refused whenever grants are, whatever a key
 // holds: such a server is away, and has not run what it was asked. The probe changes nothing,
 // and needs only rights that decisions need.
 func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 	t.Parallel()
-	onEachVersion(t, func(t *testing.T, version redistest.Version, s *redistest.Server, rdb redistest.Client) {
-		ctx := t.Context()
+	limitertest.Each(t, limitertest.Rows(redistest.Versions()...), func(t *testing.T, version redistest.Version) {
+		s, ctx := redistest.StartServer(t, version, "--dbfilename", "dump"), t.Context()
+		rdb := s.Client(t, nil)
 		l := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(2*time.Second)).RateLimiter("orders")
 		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Hour))
 		require.NoError(t, rdb.Set(ctx, "string", 7, time.Hour).Err())
@@ -195,7 +178,7 @@ func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 			change(false)
 			probe(true, "again, after "+code)
 		}
-	}, "--dbfilename", "dump")
+	})
 }
 
 // newProbe returns a function that compares what the probes of all keys answer.
@@ -251,7 +234,6 @@ func refusals(t *testing.T, rdb redistest.Client) map[string]func(refuses bool) 
 	}
 }
 
-// otherMasters returns the masters that do not serve the slot.
 func otherMasters(t *testing.T, c *redistest.Cluster, slot, masters int) []*redistest.Server {
 	t.Helper()
 	owner, _ := c.Owner(t, slot)
