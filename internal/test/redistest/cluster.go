@@ -291,7 +291,6 @@ func (c *Cluster) find(ctx context.Context, rdb Client, is func(redis.ClusterSlo
 	return ranges[i].Start, nodes, nil
 }
 
-// having says which range has a slot.
 func having(slot int) func(redis.ClusterSlot) bool {
 	return func(r redis.ClusterSlot) bool { return r.Start <= slot && slot <= r.End }
 }

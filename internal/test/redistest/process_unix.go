@@ -7,7 +7,6 @@ import "syscall"
 // ownGroup keeps a signal to all of a terminal or a job from a child.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// setStopped stops a process, or lets it go on.
 func setStopped(pid int, stopped bool) error {
 	if stopped {
 		return syscall.Kill(pid, syscall.SIGSTOP)

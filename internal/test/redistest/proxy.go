@@ -131,7 +131,6 @@ func (p *Proxy) closeConns() {
 	}
 }
 
-// locked calls f with the lock.
 func (p *Proxy) locked(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,7 +233,7 @@ func (p *Proxy) relay(down net.Conn) {
 	answers.Go(c.answers)
 	c.requests()
 	_ = up.Close()
-	c.over()
+	c.change(func() { c.ended = true }) // which ends the wait for a request
 	answers.Wait()
 }
 

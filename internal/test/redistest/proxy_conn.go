@@ -11,7 +11,6 @@ import (
 	"sync"
 )
 
-// A proxyConn is one client's connection through the proxy.
 type proxyConn struct {
 	proxy    *Proxy
 	id       int
@@ -65,7 +64,6 @@ func (c *proxyConn) requests() {
 	}
 }
 
-// forward sends a request to the server and reports whether that worked.
 func (c *proxyConn) forward(raw []byte, a Action) bool {
 	actions := []Action{a}
 	switch a.verb {
@@ -88,17 +86,26 @@ func (c *proxyConn) forward(raw []byte, a Action) bool {
 			slices.Reverse(actions)
 		}
 	}
-	c.mu.Lock()
-	if c.ended {
-		c.mu.Unlock()
+	open := false
+	c.change(func() {
+		if open = !c.ended; open {
+			c.waiting = append(c.waiting, actions...)
+			c.proxy.addInFlight(len(actions))
+		}
+	})
+	if !open {
 		return false
 	}
-	c.waiting = append(c.waiting, actions...)
-	c.proxy.addInFlight(len(actions))
-	c.mu.Unlock()
-	c.changed.Broadcast()
 	_, err := c.up.Write(raw)
 	return err == nil
+}
+
+// change calls f with the lock, and has those look again who wait.
+func (c *proxyConn) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	c.changed.Broadcast()
 }
 
 func (c *proxyConn) waitAnswers() {
@@ -122,7 +129,8 @@ func (c *proxyConn) hangUp() {
 func (c *proxyConn) answers() {
 	defer c.end()
 	r := bufio.NewReader(c.up)
-	for c.asked() {
+	for {
+		c.awaitAsked()
 		raw, push, err := readAnswer(r)
 		if err != nil {
 			return
@@ -142,31 +150,19 @@ func (c *proxyConn) answers() {
 		case swallow:
 			c.hush()
 		}
-		c.mu.Lock()
-		c.waiting = c.waiting[1:]
-		c.mu.Unlock()
-		c.changed.Broadcast()
+		c.change(func() { c.waiting = c.waiting[1:] })
 		c.proxy.addInFlight(-1)
 	}
 }
 
-// asked waits until an answer is to come, if the server is to be asked through memory: to wait for what comes over a
+// awaitAsked waits until an answer is to come, if the server is to be asked through memory: to wait for what comes over a
 // socket keeps the clock of a bubble from going on.
-func (c *proxyConn) asked() bool {
+func (c *proxyConn) awaitAsked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.proxy.addr == "" && len(c.waiting) == 0 && !c.ended {
 		c.changed.Wait()
 	}
-	return true
-}
-
-// over ends that wait.
-func (c *proxyConn) over() {
-	c.mu.Lock()
-	c.ended = true
-	c.mu.Unlock()
-	c.changed.Broadcast()
 }
 
 // first returns the action of the request that the server answers, if it is
@@ -192,22 +188,15 @@ func (c *proxyConn) deliver(raw []byte) {
 	}
 }
 
-func (c *proxyConn) hush() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.silent = true
-}
+func (c *proxyConn) hush() { c.change(func() { c.silent = true }) }
 
 // end gives up unanswered commands: the server has closed the connection.
 func (c *proxyConn) end() {
 	_ = c.down.Close()
-	c.mu.Lock()
-	lost := len(c.waiting)
-	c.waiting = nil
-	c.ended = true
-	c.mu.Unlock()
-	c.changed.Broadcast()
-	c.proxy.addInFlight(-lost)
+	c.change(func() {
+		c.proxy.addInFlight(-len(c.waiting))
+		c.waiting, c.ended = nil, true
+	})
 }
 
 // readAnswer reads one answer, with the attributes in front of it. A push

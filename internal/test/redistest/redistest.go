@@ -133,23 +133,22 @@ func namePrefix(t testing.TB) string {
 // where it must keep to names that start with [Name]'s.
 func Engines(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
-	onMini(t, test)
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		test(t, Redis(t))
-	})
+	onBoth(t, "redis", Redis, test)
 }
 
-// onMini runs test on a miniredis of its own, unless RRL_ENGINE leaves that out.
-func onMini(t *testing.T, test func(t *testing.T, rdb Client)) {
+// onBoth runs test on a miniredis of its own, unless RRL_ENGINE leaves that out, and with another client.
+func onBoth(t *testing.T, other string, client func(t testing.TB) Client, test func(t *testing.T, rdb Client)) {
 	t.Helper()
-	if engine() != everyEngine {
-		return
+	if engine() == everyEngine {
+		t.Run("miniredis", func(t *testing.T) {
+			t.Parallel()
+			rdb, _ := Mini(t)
+			test(t, rdb)
+		})
 	}
-	t.Run("miniredis", func(t *testing.T) {
+	t.Run(other, func(t *testing.T) {
 		t.Parallel()
-		rdb, _ := Mini(t)
-		test(t, rdb)
+		test(t, client(t))
 	})
 }
 

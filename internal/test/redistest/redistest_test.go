@@ -35,7 +35,6 @@ func TestName_TellsTestsApart(t *testing.T) {
 	}
 }
 
-// asChild runs one test of this binary in a process of its own, with env added.
 func asChild(t *testing.T, test string, env ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()

@@ -74,7 +74,6 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 	return s, err
 }
 
-// sentinelArgs writes the file that a Sentinel keeps its state in.
 func (s *Server) sentinelArgs(port, masterHost, masterPort string, downAfter time.Duration) ([]string, error) {
 	conf := s.file("sentinel.conf")
 	lines := []string{
@@ -234,7 +233,6 @@ func (s *Sentinel) knowsReplicas(ctx context.Context, w *Server) error {
 	return err
 }
 
-// serverAt returns the server that a Sentinel knows by this address, nil if there is none.
 func (s *Sentinel) serverAt(ip, port any) *Server {
 	addr := fmt.Sprint(ip, ":", port)
 	if i := slices.IndexFunc(s.data, func(server *Server) bool { return server.addr == addr }); i >= 0 {
@@ -243,7 +241,6 @@ func (s *Sentinel) serverAt(ip, port any) *Server {
 	return nil
 }
 
-// isMaster fails unless the server takes itself for a master.
 func (s *Server) isMaster(ctx context.Context) error {
 	role, err := s.role(ctx)
 	if err == nil && role[0] != "master" {

@@ -41,7 +41,6 @@ type Server struct {
 	frozen  atomic.Bool
 }
 
-// spec says how to start a server.
 type spec struct {
 	args []string // further command line arguments
 	// busPort asks for a port that a cluster's node can have: the one 10,000
@@ -225,13 +224,10 @@ func (s *Server) Restart(t testing.TB) {
 
 func (s *Server) running() bool { return s.process.Load().running() }
 
-// file returns the path of one of the server's files.
 func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 
-// answers reports whether the server runs and is not frozen.
 func (s *Server) answers() bool { return s.running() && !s.frozen.Load() }
 
-// ask returns the server's answer to a command.
 func (s *Server) ask(ctx context.Context, args ...any) (cmd *redis.Cmd) {
 	_ = s.do(func(rdb Client) error {
 		cmd = rdb.Do(ctx, args...)

@@ -89,7 +89,6 @@ func (s *Server) launch() error {
 	return nil
 }
 
-// usualArgs are the arguments of a server that keeps nothing on disk.
 func (s *Server) usualArgs(port string) []string {
 	return append(s.commonArgs(),
 		"--port", port, "--save", "", "--appendonly", "no", "--lua-time-limit", "0", // a machine that stalls makes no script BUSY

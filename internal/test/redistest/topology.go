@@ -152,11 +152,7 @@ func (c *limitedClient) AddHook(hook redis.Hook) {
 // where it must keep to names that start with [Name]'s.
 func Everywhere(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
-	onMini(t, test)
-	t.Run(string(CurrentTopology(t)), func(t *testing.T) {
-		t.Parallel()
-		test(t, CurrentClient(t))
-	})
+	onBoth(t, string(CurrentTopology(t)), CurrentClient, test)
 }
 
 // Keys returns the keys that match a pattern, of all servers behind rdb.
@@ -238,7 +234,6 @@ func removeKeys(t testing.TB, rdb Client) {
 	}
 }
 
-// forEachMaster calls f with a client of each server that rdb writes to.
 func forEachMaster(ctx context.Context, rdb Client, f func(context.Context, nodes.Client) error) error {
 	if limited, is := rdb.(*limitedClient); is {
 		rdb = limited.Client

@@ -92,7 +92,6 @@ func steppingMini(t *testing.T) (Client, func(by time.Duration)) {
 	}
 }
 
-// steppedConn sets the server's clock before each request.
 type steppedConn struct {
 	net.Conn
 
@@ -293,7 +292,6 @@ func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *Options) Client {
 	return memoryClient(t, opt, dialMini(m))
 }
 
-// dialMini returns what connects to m through memory.
 func dialMini(m *miniredis.Miniredis) func() (net.Conn, error) {
 	return func() (net.Conn, error) {
 		conn, err := m.Dial()
