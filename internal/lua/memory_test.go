@@ -48,7 +48,6 @@ type memoryKind struct {
 	perClient, keep bool
 }
 
-// memoryCall is a call of a script.
 type memoryCall struct {
 	script *Script
 	args   []any
@@ -57,7 +56,6 @@ type memoryCall struct {
 	second bool   // that limiter comes first
 }
 
-// memoryRun is a call, and the keys prepared for it.
 type memoryRun struct {
 	memoryCall
 
@@ -125,21 +123,15 @@ func rowOf(layout codec.Layout, n int) string {
 	return memberOf(layout, n)[:len(memberOf(layout, n))-4] + "\x03\x00\x00\x00"
 }
 
-// limiters are those of a kind.
 func (s *memoryScene) limiters(k memoryKind) memoryGroup {
-	g := memoryGroup{
-		name:   fmt.Sprintf("%+v", k),
-		keys:   func(id string) []string { return redisson.KeysOf(id, "id").List() },
-		states: map[string]func(keys []string){},
-		calls:  s.memoryCalls(k),
-	}
+	keys := func(id string) []string { return redisson.KeysOf(id, "id").List() }
+	g := memoryGroup{fmt.Sprintf("%+v", k), keys, map[string]func(keys []string){}, s.memoryCalls(k)}
 	for state, st := range memoryStates {
 		g.states[state] = func(keys []string) { s.prepare(k, st, keys) }
 	}
 	return g
 }
 
-// runs prepares each call for each state of a group.
 func (s *memoryScene) runs(g memoryGroup) (runs []*memoryRun) {
 	for state, prepare := range g.states {
 		for name, call := range g.calls {
@@ -252,9 +244,7 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 		"new": log(), "in use": log(1000), "exhausted": log(1000, 2000, 3000, 4000), "run out": log(7200000, 7200000),
 		"some run out": log(1000, 7200000), "ahead": log(-60000, 1000),
 	}
-	counters := map[string]func(keys []string){
-		"new": set(), "in use": set(4), "exhausted": set(10), "endless": endless,
-	}
+	counters := map[string]func(keys []string){"new": set(), "in use": set(4), "exhausted": set(10), "endless": endless}
 	buckets := map[string]func(keys []string){
 		"new": set(), "in use": set(4, second), "exhausted": set(0, second), "refilled": set(0, second-4000), "half": set(4),
 		"ahead": set(4, second+3600),

@@ -179,12 +179,10 @@ func newRig(t *testing.T, rdb redistest.Client, rate int64) *rig {
 	return l
 }
 
-// config sets fields of the configuration.
 func (l *rig) config(fields ...any) {
 	require.NoError(l, l.rdb.HSet(l.Context(), l.keys[0], fields...).Err())
 }
 
-// loses removes keys.
 func (l *rig) loses(keys ...string) { require.NoError(l, l.rdb.Del(l.Context(), keys...).Err()) }
 
 // now is the server's, in ms.
@@ -286,7 +284,6 @@ func memberOf(layout codec.Layout, n int) string {
 	return string(m)
 }
 
-// with returns a member with other permits.
 func with(member string, permits int64) string {
 	return string(redisson.WithPermits([]byte(member), permits))
 }

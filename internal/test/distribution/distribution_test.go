@@ -40,7 +40,6 @@ type goMod struct {
 	Exclude []any
 }
 
-// modules returns those of the repository.
 func modules(t *testing.T) []goMod {
 	t.Helper()
 	var all []goMod
@@ -66,7 +65,6 @@ func modules(t *testing.T) []goMod {
 	return all
 }
 
-// readText returns a file of the repository.
 func readText(t *testing.T, path ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
@@ -174,7 +172,6 @@ func run(t *testing.T, dir string, env []string, name string, args ...string) st
 	return strings.TrimSpace(string(out))
 }
 
-// source is a file of the repository.
 type source struct {
 	name string // from the root
 	text []byte
@@ -244,18 +241,14 @@ func TestBuilds_AreReproducible(t *testing.T) {
 	top, all := t.TempDir(), sources(t)
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	var sums [][]byte
-	for _, place := range []struct {
-		dir string
-		env []string
-	}{
-		{"a", nil},
-		{"another/place with a longer name", []string{"GOFLAGS=-ldflags=-X=main.x=y", "GOAMD64=v2", "TZ=Asia/Tokyo", "LC_ALL=C"}},
+	for place, env := range map[string][]string{
+		"a": nil, "another/place with a longer name": {"GOFLAGS=-ldflags=-X=main.x=y", "GOAMD64=v2", "TZ=Asia/Tokyo", "LC_ALL=C"},
 	} {
-		dir := filepath.Join(top, place.dir)
+		dir := filepath.Join(top, place)
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 		clone(t, all, dir)
 		out := filepath.Join(dir, "dist")
-		run(t, dir, place.env, "scripts/dist.sh", out, platform)
+		run(t, dir, env, "scripts/dist.sh", out, platform)
 		sum, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
 		require.NoError(t, err)
 		sums = append(sums, sum)
