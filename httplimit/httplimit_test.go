@@ -2,51 +2,345 @@ package httplimit_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
-	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-func TestRefusalHandler(t *testing.T) {
-	t.Parallel()
-	refused := limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 1500 * time.Millisecond, ResetAfter: time.Minute}
-	var got httplimit.Refusal
-	handler := httplimit.New(httplimit.Policy{Name: "burst", Limiter: says(refused, nil)}, httplimit.WithRefusal(
-		func(w http.ResponseWriter, _ *http.Request, refusal httplimit.Refusal) {
-			got = refusal
-			w.WriteHeader(http.StatusTeapot)
-		}), quiet, policy("down", says(limit.Decision{}, errDown))).Handler(refuseAll(t)) // that has no part in it
-	w := serve(handler, newRequest(t))
-	assert.Equal(t, http.StatusTeapot, w.Code)
-	assert.Equal(t, "2", w.Header().Get("Retry-After"))
+type (
+	call     = middlewaretest.Call
+	fake     = middlewaretest.Fake
+	returner = middlewaretest.Returner
+	windowed = middlewaretest.Windowed
+)
+
+var (
+	says    = middlewaretest.Says
+	grants  = middlewaretest.Grants
+	errDown = errors.New("connection refused")
+)
+
+func newRequest(t testing.TB) *http.Request {
+	t.Helper()
+	return httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/items/1?q=2", http.NoBody)
+}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello")) })
+
+func serve(handler http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
+
+func refuseAll(t testing.TB) http.Handler {
+	return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the request got through") })
+}
+
+func hearing(errs *middlewaretest.Errors) httplimit.Option {
+	return httplimit.WithErrorHandler(func(_ *http.Request, err error) { errs.Add(err) })
+}
+
+// quiet keeps failures that a test expects out of its output.
+var quiet = hearing(new(middlewaretest.Errors))
+
+func patient() httplimit.Option {
+	return httplimit.WithTimeout(redistest.Patience(httplimit.DefaultTimeout))
+}
+
+// problem is the body of a refusal, read without this package's types.
+func problem(t testing.TB, w *httptest.ResponseRecorder) map[string]any {
+	t.Helper()
+	assert.Equal(t, "application/problem+json", w.Header().Get("Content-Type"))
 	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
-	assert.Equal(t, `"burst";r=2;t=2`, w.Header().Get("RateLimit"))
-	assert.Empty(t, w.Body.Bytes())
-	assert.Equal(t, httplimit.Refusal{
-		Policies:   []httplimit.Decided{{Name: "burst", Decision: refused}},
-		Violated:   []string{"burst"},
-		RetryAfter: 1500 * time.Millisecond,
-	}, got)
+	var body map[string]any
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &body))
+	assert.InDelta(t, w.Code, body["status"], 0)
+	assert.NotEmpty(t, body["title"])
+	assert.NotEmpty(t, body["detail"])
+	return body
+}
+
+func members(t testing.TB, h http.Header, name string) []middlewaretest.Member {
+	t.Helper()
+	list, err := middlewaretest.Members(h, name)
+	require.NoError(t, err)
+	return list
+}
+
+func integer(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+//nolint:paralleltest // Run replaces slog's default logger
+func TestMiddleware(t *testing.T) {
+	kind := middlewaretest.Kind[httplimit.Option, httplimit.KeyFunc]{
+		Name:    "httplimit",
+		Prefix:  "http:",
+		Parts:   "192.0.2.1",
+		Exact:   time.Second,
+		Figures: true,
+		Late:    middlewaretest.Unavailable,
+
+		Wrap:   wrap,
+		Check:  func(l limit.Limiter, opts ...httplimit.Option) error { return httplimit.New(l, opts...).Err() },
+		Policy: policyOf,
+		Text:   text,
+		User:   httplimit.Header("X-User"),
+
+		WithCost: func(n int64, err error) httplimit.Option {
+			return httplimit.WithCost(func(*http.Request) (int64, error) { return n, err })
+		},
+		WithErrorHandler: func(hook func(error)) httplimit.Option {
+			return httplimit.WithErrorHandler(func(_ *http.Request, err error) { hook(err) })
+		},
+		WithSkip: func(skip bool) httplimit.Option {
+			return httplimit.WithSkip(func(r *http.Request) bool { return skip && r.URL.Path == "/items/1" })
+		},
+		WithFailure:  httplimit.WithFailure,
+		WithFallback: httplimit.WithFallback,
+		WithHashTag:  httplimit.WithHashTag,
+		WithKey:      httplimit.WithKey,
+		WithObserver: httplimit.WithObserver,
+		WithPrefix:   httplimit.WithPrefix,
+		WithShadow:   httplimit.WithShadow,
+		WithTimeout:  httplimit.WithTimeout,
+		Settle:       httplimit.Settle,
+		Bad:          badOptions("http:"),
+	}
+	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
+	t.Run("handler", kind.Run)
+
+	kind.Prefix, kind.Parts, kind.Exact, kind.Figures, kind.Late = "upstream:", "api.example.org", 1, false, middlewaretest.Overdue
+	kind.Settle = nil
+	kind.WithWait = func() httplimit.Option { return httplimit.WithWait(time.Hour) }
+	kind.Wrap, kind.Bad = wrapTransport, badOptions("upstream:")
+	kind.Check = func(l limit.Limiter, opts ...httplimit.Option) error {
+		return httplimit.NewTransport(nil, l, opts...).Err()
+	}
+	kind.Bad["legacy"] = []httplimit.Option{httplimit.WithLegacyHeaders()}
+	kind.Bad["settling"] = []httplimit.Option{httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: grants(), Settle: true})}
+	kind.Bad["no headers"] = []httplimit.Option{httplimit.WithHeaders(httplimit.NoHeaders)}
+	kind.Bad["refusals"] = []httplimit.Option{httplimit.WithRefusal(func(http.ResponseWriter, *http.Request, httplimit.Refusal) {})}
+	kind.Bad["negative pause"] = []httplimit.Option{httplimit.WithPause(-1)}
+	kind.Bad["negative wait"] = []httplimit.Option{httplimit.WithWait(-1)}
+	t.Run("transport", kind.Run)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Body != nil {
+		_ = r.Body.Close()
+	}
+	return f(r)
+}
+
+func answers(status int, header ...string) roundTripper {
+	return func(r *http.Request) (*http.Response, error) {
+		resp := &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: r}
+		for i := 0; i+1 < len(header); i += 2 {
+			resp.Header.Set(header[i], header[i+1])
+		}
+		return resp, nil
+	}
+}
+
+func answersBody(status int) roundTripper {
+	return func(r *http.Request) (*http.Response, error) {
+		resp, err := answers(status)(r)
+		resp.Body = io.NopCloser(strings.NewReader("hello"))
+		return resp, err
+	}
+}
+
+// body is one that must not be read, and must be closed.
+type body struct{ closed atomic.Int32 }
+
+func (*body) Read([]byte) (int, error) { return 0, errors.New("the body was read") }
+
+func (b *body) Close() error {
+	b.closed.Add(1)
+	return nil
+}
+
+// wrapTransport is wrap for a transport that does not wait.
+func wrapTransport(t testing.TB, l limit.Limiter, opts ...httplimit.Option) middlewaretest.Handler {
+	t.Helper()
+	transport := httplimit.NewTransport(answers(http.StatusNoContent), l, append([]httplimit.Option{httplimit.WithWait(0)}, opts...)...)
+	return func(ctx context.Context, user string) middlewaretest.Answer {
+		content := &body{}
+		defer func() { assert.EqualValues(t, 1, content.closed.Load(), "by the last holder of the request") }()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://api.example.org/items/1", content)
+		require.NoError(t, err)
+		r.Header.Set("X-User", user)
+		before := r.Clone(ctx)
+		resp, err := transport.RoundTrip(r) //nolint:bodyclose // it has none
+		assert.Equal(t, before.Header, r.Header)
+		assert.Equal(t, err == nil, resp != nil)
+		if err == nil {
+			return middlewaretest.Answer{Verdict: middlewaretest.Passed}
+		}
+		var no *httplimit.NotSentError
+		require.ErrorAs(t, err, &no)
+		got := middlewaretest.Answer{Verdict: middlewaretest.Unavailable, RetryAfter: no.RetryAfter}
+		switch {
+		case ctx.Err() != nil:
+			require.ErrorIs(t, err, ctx.Err())
+			got.Verdict = map[bool]middlewaretest.Verdict{true: middlewaretest.Overdue, false: middlewaretest.Gone}[no.Timeout()]
+		case errors.Is(err, limit.ErrInvalidConfig):
+			got.Verdict = middlewaretest.Misconfigured
+		case strings.HasPrefix(no.Err.Error(), "httplimit: cost: "):
+			got.Verdict = middlewaretest.Rejected
+		case no.RetryAfter > 0 || errors.Is(err, limit.ErrPermitsExceedRate):
+			got.Verdict = middlewaretest.Refused
+		}
+		return got
+	}
+}
+
+// badKeys are key functions that were not made properly.
+func badKeys() map[string]httplimit.KeyFunc {
+	bits := func(n int) httplimit.KeyFunc { return httplimit.ClientIP(httplimit.ClientIPConfig{IPv6Bits: n}) }
+	return map[string]httplimit.KeyFunc{
+		"nil user": httplimit.User(nil), "no header": httplimit.Header(""), "bits": bits(129), "negative bits": bits(-1),
+		"trusted": httplimit.ClientIP(httplimit.ClientIPConfig{Trusted: []netip.Prefix{{}}}),
+	}
+}
+
+func badOptions(prefix string) map[string][]httplimit.Option {
+	sound := middlewaretest.Grants()
+	of := func(name, prefix string) httplimit.Option {
+		return httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: sound, Prefix: prefix})
+	}
+	all := map[string][]httplimit.Option{
+		"cost":              {httplimit.WithCost(nil)},
+		"skip":              {httplimit.WithSkip(nil)},
+		"hook":              {httplimit.WithErrorHandler(nil)},
+		"refusal":           {httplimit.WithRefusal(nil)},
+		"headers":           {httplimit.WithHeaders(7)},
+		"name":              {policy("é", sound)},
+		"control in name":   {policy("a\nb", sound)},
+		"twice":             {policy("default", sound)},
+		"policy limiter":    {httplimit.WithPolicy(httplimit.Policy{Name: "hour"})},
+		"policy name":       {httplimit.WithPolicy(httplimit.Policy{Limiter: sound})},
+		"unit":              {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Unit: "é"})},
+		"window":            {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Window: -1})},
+		"policy key":        {httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{nil}})},
+		"policy tag":        {httplimit.WithHashTag(), of("hour", "{a}:")},
+		"one prefix":        {of("hour", prefix)},
+		"prefix twice":      {of("hour", "a:"), of("day", "a:")},
+		"prefix continued":  {httplimit.WithPrefix("a:"), of("hour", "a:b:")},
+		"prefix continues":  {httplimit.WithPrefix("a:b:"), of("hour", "a")},
+		"prefix of names":   {policy("hour", sound), of("day", prefix)},
+		"prefix twice, tag": {httplimit.WithHashTag(), of("hour", prefix)},
+	}
+	for name, key := range badKeys() {
+		all[name] = []httplimit.Option{httplimit.WithKey(httplimit.Path(), key)}
+		all[name+" of a policy"] = []httplimit.Option{httplimit.WithPolicy(httplimit.Policy{Name: "hour", Limiter: sound, Key: []httplimit.KeyFunc{key}})}
+	}
+	return all
+}
+
+var verdicts = map[int]middlewaretest.Verdict{
+	http.StatusOK:                  middlewaretest.Passed,
+	http.StatusBadRequest:          middlewaretest.Rejected,
+	http.StatusTooManyRequests:     middlewaretest.Refused,
+	http.StatusServiceUnavailable:  middlewaretest.Unavailable,
+	http.StatusInternalServerError: middlewaretest.Misconfigured,
+}
+
+// wrap returns middleware, and reads what a client sees.
+func wrap(t testing.TB, l limit.Limiter, opts ...httplimit.Option) middlewaretest.Handler {
+	t.Helper()
+	limits := httplimit.New(l, append(opts, httplimit.WithLegacyHeaders())...)
+	return func(ctx context.Context, user string) middlewaretest.Answer {
+		handled := false
+		r := newRequest(t).WithContext(ctx)
+		r.Header.Set("X-User", user)
+		w := serve(limits.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			handled = true
+			middlewaretest.Handle(r.Context())
+		})), r)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			assert.False(t, handled)
+			assert.Equal(t, http.StatusServiceUnavailable, w.Code)
+			assert.Empty(t, w.Body.Bytes())
+			return middlewaretest.Answer{Verdict: middlewaretest.Gone}
+		}
+		got := answer(t, w)
+		assert.Equal(t, got.Verdict == middlewaretest.Passed, handled)
+		return got
+	}
+}
+
+func answer(t testing.TB, w *httptest.ResponseRecorder) middlewaretest.Answer {
+	t.Helper()
+	h := w.Header()
+	got := middlewaretest.Answer{Verdict: verdicts[w.Code], Text: fmt.Sprint(h, w.Body)}
+	for _, m := range members(t, h, "RateLimit") {
+		got.Figures = []int64{members(t, h, "RateLimit-Policy")[0].Params["q"], m.Params["r"]}
+		assert.Equal(t, fmt.Sprint(got.Figures), fmt.Sprintf("[%s %s]", h.Get("X-RateLimit-Limit"), h.Get("X-RateLimit-Remaining")))
+	}
+	retry := h.Get("Retry-After")
+	if got.Verdict == middlewaretest.Passed {
+		assert.Empty(t, retry)
+		if got.Figures == nil {
+			assert.NotContains(t, strings.ToLower(got.Text), "ratelimit")
+		}
+		return got
+	}
+	body := problem(t, w)
+	if got.Verdict != middlewaretest.Refused {
+		assert.Equal(t, "about:blank", body["type"])
+		assert.Equal(t, map[middlewaretest.Verdict]string{middlewaretest.Unavailable: "5"}[got.Verdict], retry)
+		return got
+	}
+	assert.Equal(t, "https://iana.org/assignments/http-problem-types#quota-exceeded", body["type"])
+	assert.Len(t, body["violated-policies"], 1)
+	if retry == "" {
+		assert.Contains(t, body["detail"], "costs more than")
+		return got
+	}
+	assert.Contains(t, body["detail"], "can pass in "+retry+" s")
+	got.RetryAfter = time.Duration(integer(t, retry)) * time.Second
+	assert.Positive(t, got.RetryAfter)
+	return got
+}
+
+func policyOf(p middlewaretest.Policy) limit.Limiter {
+	policy := httplimit.Policy{Limiter: p.Limiter, Settle: p.Settle, Shadow: p.Shadow, InFlight: p.InFlight, Hold: p.Hold}
+	if p.Plan != nil {
+		policy.Plan = func(r *http.Request) limit.Limiter { return p.Plan(r.Header.Get("X-User")) }
+	}
+	return policy
+}
+
+func text(part string, err error) httplimit.KeyFunc {
+	return func(*http.Request) (string, error) { return part, err }
 }
 
 func TestKeyFunctions(t *testing.T) {
@@ -80,11 +374,14 @@ func TestKeyFunctions(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, test.want, got, test.url)
 	}
+	limiter, mux := grants(), http.NewServeMux()
+	mux.Handle("GET /items/{id}", httplimit.New(limiter, httplimit.WithKey(httplimit.Route())).Handler(hello))
+	assert.Equal(t, http.StatusOK, serve(mux, newRequest(t)).Code)
+	assert.Equal(t, "http:GET%20/items/%7Bid%7D", limiter.Key(), "the route is the pattern")
 }
 
-// FuzzClientIP is a client that writes whatever it likes into the headers which
-// proxies go on writing: it is counted by the address that the first trusted proxy saw,
-// and without a trusted proxy by its own.
+// FuzzClientIP is a client that writes whatever it likes into the headers which proxies go on writing: it is counted by the address that
+// the first trusted proxy saw, and without a trusted proxy by its own.
 func FuzzClientIP(f *testing.F) {
 	f.Add("10.0.0.1:80", "203.0.113.9", `for=203.0.113.9`, "192.0.2.7")
 	f.Add("[fe80::1%eth0]:80", "10.0.0.2, ,", `for="[2001:db8::1]:80";proto=http, for="`, "::1")
@@ -257,15 +554,6 @@ func TestIsPreflight(t *testing.T) {
 	}
 }
 
-func TestRouteIsThePattern(t *testing.T) {
-	t.Parallel()
-	limiter := grants()
-	mux := http.NewServeMux()
-	mux.Handle("GET /items/{id}", httplimit.New(limiter, httplimit.WithKey(httplimit.Route())).Handler(hello))
-	assert.Equal(t, http.StatusOK, serve(mux, newRequest(t)).Code)
-	assert.Equal(t, "http:GET%20/items/%7Bid%7D", limiter.Key())
-}
-
 // A cost that is read from the body fails as the body does, which is the client's fault and no error of the server's.
 func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 	t.Parallel()
@@ -275,7 +563,7 @@ func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 	}{
 		"whole":     {strings.NewReader("1234567"), http.StatusOK},
 		"too large": {strings.NewReader("123456789"), http.StatusRequestEntityTooLarge},
-		"broken":    {io.MultiReader(strings.NewReader("123"), broken{}), http.StatusBadRequest},
+		"broken":    {io.MultiReader(strings.NewReader("123"), iotest.ErrReader(errDown)), http.StatusBadRequest},
 	} {
 		var errs middlewaretest.Errors
 		limiter := middlewaretest.Grants()
@@ -295,118 +583,4 @@ func TestWithCost_BodyThatCannotBeRead(t *testing.T) {
 		assert.Empty(t, w.Header().Get("Retry-After"), name)
 		assert.Empty(t, limiter.Asked(), name)
 	}
-}
-
-type broken struct{}
-
-func (broken) Read([]byte) (int, error) { return 0, errors.New("the client went away") }
-
-func TestLocalErrors(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		ctx     context.Context
-		limiter limit.Limiter
-		n       int64
-		want    error
-	}{
-		{t.Context(), httplimit.Local(0, time.Minute), 1, limit.ErrInvalidConfig},
-		{t.Context(), httplimit.Local(1, 0), 1, limit.ErrInvalidConfig},
-		{t.Context(), httplimit.Local(1, -1), 1, limit.ErrInvalidConfig},
-		{t.Context(), httplimit.Local(1, time.Minute), 0, limit.ErrInvalidPermits},
-		{t.Context(), httplimit.Local(1, time.Minute), -1, limit.ErrInvalidPermits},
-		{t.Context(), httplimit.Local(1, time.Minute), 2, limit.ErrPermitsExceedRate},
-		{t.Context(), httplimit.Local(1, time.Minute), math.MaxInt64, limit.ErrPermitsExceedRate},
-		{limitertest.EndedContext(t), httplimit.Local(1, time.Minute), 1, context.Canceled},
-	} {
-		d, err := test.limiter.Take(test.ctx, "a", test.n)
-		assert.ErrorIs(t, err, test.want)
-		assert.Equal(t, errors.Is(test.want, limit.ErrPermitsExceedRate), d.Limit == 1, "so that an estimate can be lowered")
-	}
-}
-
-// localStep is one request of a history, so long after the one before.
-type localStep struct {
-	pause time.Duration
-	n     int64
-	back  bool // gives back what it was granted
-}
-
-// Random requests against the plainest of models: all grants of the last window. Never more
-// than the limit; nothing is held back for longer than a 32nd of a window, if there are so many
-// that some are kept as one; and a caller that comes back at RetryAfter gets through.
-func TestLocalModel(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		most := rapid.Int64Range(1, 200).Draw(rt, "limit")
-		length := rapid.SampledFrom([]int{1, 10, 100, 300}).Draw(rt, "length")
-		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) localStep {
-			return localStep{
-				pause: time.Duration(rapid.IntRange(0, 60).Draw(rt, "ms")) * time.Millisecond,
-				n:     rapid.Int64Range(1, min(most, 4)).Draw(rt, "n"),
-				back:  rapid.IntRange(0, 9).Draw(rt, "back") == 0,
-			}
-		}), length, length).Draw(rt, "steps")
-		var problem string
-		synctest.Test(t, func(t *testing.T) { problem = runLocal(t.Context(), most, steps) })
-		if problem != "" {
-			rt.Fatal(problem)
-		}
-	})
-}
-
-// runLocal returns the error of the first wrong answer.
-func runLocal(ctx context.Context, most int64, steps []localStep) string {
-	const window = 3200 * time.Millisecond
-	type grant struct {
-		at time.Time
-		n  int64
-	}
-	var log []grant
-	used := func(span time.Duration) (sum int64) {
-		for _, g := range log {
-			if time.Since(g.at) < span {
-				sum += g.n
-			}
-		}
-		return sum
-	}
-	l := httplimit.Local(most, window).(limit.Returner)
-	for i, step := range steps {
-		time.Sleep(step.pause)
-		log = slices.DeleteFunc(log, func(g grant) bool { return time.Since(g.at) > 2*window })
-		for again := false; ; again = true {
-			before, late := used(window), used(window+window/32)
-			d, giveBack, err := l.TakeReturnable(ctx, "a", step.n)
-			if err != nil {
-				return err.Error()
-			}
-			switch {
-			case d.Granted && before+step.n > most:
-				return fmt.Sprintf("step %d: granted %d with %d of %d used", i, step.n, before, most)
-			case !d.Granted && late+step.n <= most:
-				return fmt.Sprintf("step %d: refused %d with %d of %d used", i, step.n, late, most)
-			case !d.Granted && again:
-				return fmt.Sprintf("step %d: refused again after RetryAfter", i)
-			}
-			if d.Granted {
-				log = append(log, grant{time.Now(), step.n})
-			}
-			least, greatest := most-used(window+window/32), most-used(window)
-			if d.Remaining < least || d.Remaining > greatest || d.ResetAfter <= 0 || d.ResetAfter > window {
-				return fmt.Sprintf("step %d: %+v, but %d to %d remain", i, d, least, greatest)
-			}
-			if !d.Granted {
-				time.Sleep(d.RetryAfter)
-				continue
-			}
-			if step.back {
-				if err := giveBack(ctx); err != nil {
-					return err.Error()
-				}
-				log = log[:len(log)-1]
-			}
-			break
-		}
-	}
-	return ""
 }

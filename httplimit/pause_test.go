@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,7 +22,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
 
-// sent is a request that arrived at an upstream.
 type sent struct {
 	path string
 	at   time.Duration // since the test began
@@ -61,35 +59,6 @@ func (u *upstream) passed() (all []time.Duration) {
 	return all
 }
 
-// line is requests of a transport that are sent one after another, without waiting for their answers.
-type line struct {
-	t         *testing.T
-	transport http.RoundTripper
-	ended     chan error
-}
-
-func newLine(t *testing.T, transport http.RoundTripper) *line {
-	t.Helper()
-	return &line{t, transport, make(chan error)}
-}
-
-// send sends one, and waits for so long.
-func (l *line) send(ctx context.Context, path string, d time.Duration) {
-	go func() {
-		_, err := send(ctx, l.t, l.transport, "http://api.example.org"+path)
-		l.ended <- err
-	}()
-	time.Sleep(d)
-}
-
-// answered waits for so many answers.
-func (l *line) answered(n int) {
-	l.t.Helper()
-	for range n {
-		require.NoError(l.t, <-l.ended)
-	}
-}
-
 // oneByOne lets each call come at a moment of its own: by that a limiter knows which came first, and
 // what happens at once in a bubble has one moment.
 type oneByOne struct{ *rratelimiter.KeyedLimiter }
@@ -99,12 +68,11 @@ func (o oneByOne) Acquire(ctx context.Context, key string, permits int64) error 
 	return o.KeyedLimiter.Acquire(ctx, key, permits)
 }
 
-// Behind a pause each request follows the one before it into the limiter's line, without waiting for its
-// answer: the requests share round trips as always.
-func TestTransport_PausedLineSharesRoundTrips(t *testing.T) {
-	t.Parallel()
-	const requests, trip = 24, 100 * time.Millisecond
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+var pausing = limitertest.Tests[redistest.Client]{
+	// Behind a pause each request follows the one before it into the limiter's line, without waiting for its
+	// answer: the requests share round trips as always.
+	"LineSharesRoundTrips": func(t *testing.T, rdb redistest.Client) {
+		const requests, trip = 24, 100 * time.Millisecond
 		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(trip) }))
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(100))
 		base := &upstream{path: "/stop", after: 5 * time.Second}
@@ -113,20 +81,18 @@ func TestTransport_PausedLineSharesRoundTrips(t *testing.T) {
 		stopped := base.arrived.All()[0].at
 		limitertest.Together(requests, func(int) { fetch(t, transport, "/") })
 		assert.LessOrEqual(t, base.arrived.All()[requests].at-stopped-5*time.Second, 3*trip)
-	})
-}
+	},
 
-// While requests are in line, because of a pause, those that come later stay behind, and those whose
-// time ends leave it.
-func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// While requests are in line, because of a pause, those that come later stay behind, and those whose time ends leave it.
+	"LineGoesOnWhenRequestsLeave": func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.Config{Rate: 1, Interval: time.Second})
 		base := &upstream{path: "/stop", after: 5 * time.Second}
-		l := newLine(t, httplimit.NewTransport(base, oneByOne{keyed}))
-		begin := func(ctx context.Context, path string) { l.send(ctx, path, time.Microsecond) }
-		begin(t.Context(), "/stop")
-		l.answered(1)
+		transport, ended := httplimit.NewTransport(base, oneByOne{keyed}), make(chan error)
+		begin := func(ctx context.Context, path string) {
+			go func() { ended <- limitertest.Second(send(ctx, t, transport, "http://api.example.org"+path)) }()
+			time.Sleep(time.Microsecond)
+		}
+		fetch(t, transport, "/stop")
 		first, leaves := context.WithCancel(t.Context())
 		begin(first, "/first") // the head of the line
 		begin(t.Context(), "/a")
@@ -136,112 +102,26 @@ func TestTransport_PausedLineGoesOnWhenRequestsLeave(t *testing.T) {
 		begin(t.Context(), "/b")
 		time.Sleep(4900 * time.Millisecond)
 		leaves()
-		require.ErrorIs(t, <-l.ended, context.Canceled)
+		require.ErrorIs(t, <-ended, context.Canceled)
 		begin(t.Context(), "/c")
 		for range 3 {
-			if err := <-l.ended; err != nil {
+			if err := <-ended; err != nil {
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 		}
-		l.answered(1)
+		require.NoError(t, <-ended)
 		var paths []string
 		for _, s := range base.arrived.All() {
 			paths = append(paths, s.path)
 		}
 		assert.Equal(t, []string{"/stop", "/a", "/b", "/c"}, paths)
-	})
-}
+	},
 
-// A transport that pauses more keys than it remembers forgets the pauses that end first.
-func TestTransport_ForgetsThePausesThatEndFirst(t *testing.T) {
-	t.Parallel()
-	const long, short = 100, 20_000
-	synctest.Test(t, func(t *testing.T) {
-		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
-			return answers(http.StatusTooManyRequests, "Retry-After", r.URL.Query().Get("after"))(r)
-		}), grants(), httplimit.WithWait(0))
-		ask := func(i int, after string) error {
-			return limitertest.Second(send(t.Context(), t, transport, fmt.Sprintf("http://%d.example.org/?after=%s", i, after)))
-		}
-		for i := range long + short {
-			require.NoError(t, ask(i, map[bool]string{true: "60", false: "1"}[i < long]))
-		}
-		for i := range long {
-			require.Error(t, ask(i, "0"))
-		}
-	})
-}
-
-// deafWaiter is a limiter that waits itself and grants after a time, whatever the context says.
-type deafWaiter struct {
-	*fake
-	after time.Duration
-
-	acquired, released redistest.List[time.Duration]
-}
-
-func (d *deafWaiter) Acquire(context.Context, string, int64) error {
-	time.Sleep(d.after)
-	d.acquired.Add(sinceBubble())
-	return nil
-}
-
-func (d *deafWaiter) Release(context.Context, string, int64) error {
-	d.released.Add(sinceBubble())
-	return nil
-}
-
-// sinceBubble is the time since a bubble began.
-func sinceBubble() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
-
-// What a request is granted in spite of a pause goes back, and it asks again when that is over.
-func TestTransport_GrantOfAPausedRequestGoesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limiter := &deafWaiter{fake: grants(), after: time.Second}
-		base := &upstream{path: "/stop", after: 10 * time.Second}
-		l := newLine(t, httplimit.NewTransport(base, limiter))
-		for _, path := range []string{"/stop", "/a", "/b"} {
-			l.send(t.Context(), path, 10*time.Millisecond)
-		}
-		l.answered(3)
-		const ms = time.Millisecond
-		assert.Equal(t, []time.Duration{1010 * ms, 1020 * ms}, limiter.released.All())
-		assert.Equal(t, []time.Duration{1000 * ms, 1010 * ms, 1020 * ms, 12000 * ms, 13000 * ms}, limiter.acquired.All())
-		assert.Equal(t, []sent{{"/stop", 1000 * ms}, {"/a", 12000 * ms}, {"/b", 13000 * ms}}, base.arrived.All(), "one after another")
-	})
-}
-
-const pauseKey = "{upstream:api.example.org}:pause"
-
-// program returns the transport of a program of its own, which shares pauses.
-func program(t testing.TB, rdb redistest.Client, base http.RoundTripper, opts ...httplimit.Option) *httplimit.Transport {
-	t.Helper()
-	client := limitertest.NewClient(t, rdb)
-	transport := httplimit.NewTransport(base, client.Keyed("", rratelimiter.PerSecond(1000)), append([]httplimit.Option{patient(), httplimit.WithSharedPause(client)}, opts...)...)
-	require.NoError(t, transport.Err())
-	return transport
-}
-
-// fetch sends a request that must pass, of a path of one upstream or a whole URL, and returns how long that took.
-func fetch(t testing.TB, transport http.RoundTripper, url string) time.Duration {
-	t.Helper()
-	if strings.HasPrefix(url, "/") {
-		url = "http://api.example.org" + url
-	}
-	took, err := send(t.Context(), t, transport, url)
-	assert.NoError(t, err)
-	return took
-}
-
-// What one program hears holds within a second in one that sends all the time, and at once in one that starts.
-func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// What one program hears holds within a second in one that sends all the time, and at once in one that starts.
+	"HoldsInAllPrograms": func(t *testing.T, rdb redistest.Client) {
 		upstream := partner(30 * time.Second)
 		busy, hears := program(t, rdb, upstream), program(t, rdb, upstream)
-		var programs sync.WaitGroup
-		programs.Go(func() {
+		sends := limitertest.Go(func() {
 			for range 40 {
 				fetch(t, busy, "/busy")
 				time.Sleep(100 * time.Millisecond)
@@ -253,8 +133,8 @@ func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
 		assert.Equal(t, "429", rdb.Get(t.Context(), pauseKey).Val())
 		assert.InDelta(t, 30*time.Second, rdb.PTTL(t.Context(), pauseKey).Val(), float64(2*time.Millisecond))
 		time.Sleep(10 * time.Second)
-		programs.Go(func() { fetch(t, program(t, rdb, upstream), "/restarted") })
-		programs.Wait()
+		fetch(t, program(t, rdb, upstream), "/restarted")
+		<-sends
 		all, before := upstream.passed(), 0
 		for _, at := range all {
 			if at < heard+30*time.Second {
@@ -266,14 +146,11 @@ func TestSharedPause_HoldsInAllPrograms(t *testing.T) {
 		assert.InDelta(t, 25, before, 5)
 		assert.InDelta(t, heard+30*time.Second, all[before], float64(5*time.Millisecond), "it ends for all at once")
 		assert.Zero(t, rdb.Exists(t.Context(), pauseKey).Val())
-	})
-}
+	},
 
-// A request that waits for a permit of its program does not leave if another program has heard meanwhile that it
-// should not, and its permit goes back.
-func TestSharedPause_StopsRequestsThatWait(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// A request that waits for a permit of its program does not leave if another program has heard meanwhile that it
+	// should not, and its permit goes back.
+	"StopsRequestsThatWait": func(t *testing.T, rdb redistest.Client) {
 		upstream := partner(30 * time.Second)
 		client := limitertest.NewClient(t, rdb)
 		slow := client.Keyed("slow:", rratelimiter.Config{Rate: 1, Interval: 10 * time.Second})
@@ -286,13 +163,10 @@ func TestSharedPause_StopsRequestsThatWait(t *testing.T) {
 		free, err := slow.Peek(t.Context(), "upstream:api.example.org", 0)
 		require.NoError(t, err)
 		assert.Equal(t, 10*time.Second, free.ResetAfter.Round(10*time.Millisecond), "one permit is in use, of the moment in which it left")
-	})
-}
+	},
 
-// Requests pay at most one command a second for it, and no round trip of their own.
-func TestSharedPause_IsReadOnceASecond(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// Requests pay at most one command a second for it, and no round trip of their own.
+	"IsReadOnceASecond": func(t *testing.T, rdb redistest.Client) {
 		const requests = 100
 		client := limitertest.NewClient(t, rdb)
 		perHost := client.Keyed("", rratelimiter.PerSecond(1000))
@@ -300,27 +174,68 @@ func TestSharedPause_IsReadOnceASecond(t *testing.T) {
 		fetch(t, alone, "/")
 		fetch(t, shares, "/") // both know their scripts now
 		commands := limitertest.CountCommands(rdb)
-		for range requests {
-			fetch(t, alone, "/")
-			time.Sleep(50 * time.Millisecond)
+		var total [2]int
+		for i, transport := range []http.RoundTripper{alone, shares} {
+			for range requests {
+				fetch(t, transport, "/")
+				time.Sleep(50 * time.Millisecond)
+			}
+			total[i] = commands.Total()
 		}
-		without := commands.Total()
-		for range requests {
-			fetch(t, shares, "/")
-			time.Sleep(50 * time.Millisecond)
-		}
-		assert.InDelta(t, 5, commands.Total()-2*without, 2)
+		assert.InDelta(t, 5, total[1]-2*total[0], 2)
 		time.Sleep(time.Minute)
 		idle := commands.Total()
 		time.Sleep(time.Hour)
 		assert.Equal(t, idle, commands.Total(), "nothing is read for no one")
-	})
-}
+	},
 
-// What was heard while Redis was away holds in other programs too once it is back.
-func TestSharedPause_HeardWithoutRedis(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	// A longer pause is kept, whichever program hears of it first, and a transport keeps to its own bound.
+	"LongestCounts": func(t *testing.T, rdb redistest.Client) {
+		long, short := partner(40*time.Second), partner(2*time.Second)
+		fetch(t, program(t, rdb, long), "/stop")
+		hurried := program(t, rdb, short, httplimit.WithPause(5*time.Second))
+		start := time.Now()
+		fetch(t, hurried, "/a")
+		assert.Equal(t, 40*time.Second, time.Since(start).Round(10*time.Millisecond), "it looks again each time")
+		fetch(t, hurried, "/stop")
+		fetch(t, program(t, rdb, long), "/stop")
+		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), pauseKey).Val().Round(time.Second))
+	},
+
+	// A transport that pauses more keys than it remembers forgets the pauses that end first.
+	"ForgetsThoseThatEndFirst": func(t *testing.T, _ redistest.Client) {
+		const long, short = 100, 20_000
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			return answers(http.StatusTooManyRequests, "Retry-After", r.URL.Query().Get("after"))(r)
+		}), grants(), httplimit.WithWait(0))
+		ask := func(i int, after string) error {
+			return limitertest.Second(send(t.Context(), t, transport, fmt.Sprintf("http://%d.example.org/?after=%s", i, after)))
+		}
+		for i := range long + short {
+			require.NoError(t, ask(i, map[bool]string{true: "60", false: "1"}[i < long]))
+		}
+		for i := range long {
+			require.Error(t, ask(i, "0"))
+		}
+	},
+
+	// What a request is granted in spite of a pause goes back, and it asks again when that is over.
+	"GrantGoesBack": func(t *testing.T, _ redistest.Client) {
+		limiter := &deafWaiter{fake: grants()}
+		base := &upstream{path: "/stop", after: 10 * time.Second}
+		transport := httplimit.NewTransport(base, limiter)
+		const ms = time.Millisecond
+		limitertest.Together(3, func(i int) {
+			time.Sleep(time.Duration(i) * 10 * ms)
+			fetch(t, transport, []string{"/stop", "/a", "/b"}[i])
+		})
+		assert.Equal(t, []time.Duration{1010 * ms, 1020 * ms}, limiter.released.All())
+		assert.Equal(t, []time.Duration{1000 * ms, 1010 * ms, 1020 * ms, 12000 * ms, 13000 * ms}, limiter.acquired.All())
+		assert.Equal(t, []sent{{"/stop", 1000 * ms}, {"/a", 12000 * ms}, {"/b", 13000 * ms}}, base.arrived.All(), "one after another")
+	},
+
+	// What was heard while Redis was away holds in other programs too once it is back.
+	"HeardWithoutRedis": func(t *testing.T, _ redistest.Client) {
 		env := rratelimitertest.New(t)
 		upstream := partner(time.Minute)
 		hears := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(env.Client))
@@ -333,14 +248,10 @@ func TestSharedPause_HeardWithoutRedis(t *testing.T) {
 		other := httplimit.NewTransport(upstream, grants(), httplimit.WithSharedPause(limitertest.NewClient(t, env.Redis)))
 		fetch(t, other, "/restarted")
 		assert.InDelta(t, time.Minute, time.Since(heard), float64(5*time.Second))
-	})
-}
+	},
 
-// While Redis does not answer, a pause holds in its transport as without the option, and only the first request waits for
-// Redis.
-func TestSharedPause_WithoutRedis(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	// While Redis does not answer, a pause holds in its transport as without the option, and only the first request waits for Redis.
+	"HoldsWithoutRedis": func(t *testing.T, _ redistest.Client) {
 		rdb, _ := redistest.Mini(t)
 		var silent atomic.Bool
 		silent.Store(true)
@@ -382,21 +293,52 @@ func TestSharedPause_WithoutRedis(t *testing.T) {
 		fetch(t, transport, "/stop")
 		fetch(t, transport, "/")
 		assert.Equal(t, 7*time.Second, time.Since(start), "a closed Client is as no Redis")
-	})
+	},
 }
 
-// A longer pause is kept, whichever program hears of it first, and a transport keeps to its own bound.
-func TestSharedPause_LongestCounts(t *testing.T) {
+func TestPause(t *testing.T) {
 	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		long, short := partner(40*time.Second), partner(2*time.Second)
-		fetch(t, program(t, rdb, long), "/stop")
-		hurried := program(t, rdb, short, httplimit.WithPause(5*time.Second))
-		start := time.Now()
-		fetch(t, hurried, "/a")
-		assert.Equal(t, 40*time.Second, time.Since(start).Round(10*time.Millisecond), "it looks again each time")
-		fetch(t, hurried, "/stop")
-		fetch(t, program(t, rdb, long), "/stop")
-		assert.Equal(t, 40*time.Second, rdb.PTTL(t.Context(), pauseKey).Val().Round(time.Second))
-	})
+	limitertest.Virtual(t, pausing, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
+}
+
+// deafWaiter is a limiter that waits itself and grants after a second, whatever the context says.
+type deafWaiter struct {
+	*fake
+
+	acquired, released redistest.List[time.Duration]
+}
+
+func (d *deafWaiter) Acquire(context.Context, string, int64) error {
+	time.Sleep(time.Second)
+	d.acquired.Add(sinceBubble())
+	return nil
+}
+
+func (d *deafWaiter) Release(context.Context, string, int64) error {
+	d.released.Add(sinceBubble())
+	return nil
+}
+
+func sinceBubble() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) }
+
+const pauseKey = "{upstream:api.example.org}:pause"
+
+// program returns the transport of a program of its own, which shares pauses.
+func program(t testing.TB, rdb redistest.Client, base http.RoundTripper, opts ...httplimit.Option) *httplimit.Transport {
+	t.Helper()
+	client := limitertest.NewClient(t, rdb)
+	transport := httplimit.NewTransport(base, client.Keyed("", rratelimiter.PerSecond(1000)), append([]httplimit.Option{patient(), httplimit.WithSharedPause(client)}, opts...)...)
+	require.NoError(t, transport.Err())
+	return transport
+}
+
+// fetch sends a request that must pass, of a path of one upstream or a whole URL, and returns how long that took.
+func fetch(t testing.TB, transport http.RoundTripper, url string) time.Duration {
+	t.Helper()
+	if strings.HasPrefix(url, "/") {
+		url = "http://api.example.org" + url
+	}
+	took, err := send(t.Context(), t, transport, url)
+	assert.NoError(t, err)
+	return took
 }

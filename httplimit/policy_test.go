@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -18,19 +20,19 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/rratelimitertest"
 )
 
-// policy adds a policy that has no more than a name and a limiter.
 func policy(name string, l limit.Limiter) httplimit.Option {
 	return httplimit.WithPolicy(httplimit.Policy{Name: name, Limiter: l})
 }
 
-// refusing refuses everything for a second.
 var refusing = says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
 
 // RateLimit-Policy has the window of the limiter that answers, if it is known: that of a plan, or what answers in its place. What a
@@ -79,9 +81,8 @@ func TestRateLimitPolicy(t *testing.T) {
 	}
 }
 
-// Each policy is charged or none, the refusals tell of the longest wait, and in a 429 only
-// policies that stand in the way tell when there is more: so Retry-After is never earlier
-// than a t.
+// Each policy is charged or none, the refusals tell of the longest wait, and in a 429 only policies that stand in the way tell when there
+// is more: so Retry-After is never earlier than a t.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	granted := func(most, remaining int64, reset time.Duration) *fake {
@@ -277,12 +278,10 @@ func TestLegacyHeaders(t *testing.T) {
 	})
 }
 
-// hijackable is a recorder whose connection can be taken over.
 type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
 
-// writes returns a handler that writes these statuses.
 func writes(statuses ...int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		for _, status := range statuses {
@@ -291,10 +290,8 @@ func writes(statuses ...int) http.HandlerFunc {
 	}
 }
 
-// byStatus charges a request as many permits as its status says.
 func byStatus(_ *http.Request, status int) int64 { return int64(status) }
 
-// settles returns a handler that settles its request.
 func settles(t *testing.T, actual int64) http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, httplimit.Settle(r.Context(), actual)) }
 }
@@ -462,4 +459,135 @@ func TestPolicyCharge_Transport(t *testing.T) {
 		assert.Equal(t, want == 0, err != nil)
 		assert.Equal(t, []int64{int64(want)}, upstream.Settled)
 	}
+}
+
+func TestRefusalHandler(t *testing.T) {
+	t.Parallel()
+	refused := limit.Decision{Limit: 10, Remaining: 2, RetryAfter: 1500 * time.Millisecond, ResetAfter: time.Minute}
+	var got httplimit.Refusal
+	handler := httplimit.New(httplimit.Policy{Name: "burst", Limiter: says(refused, nil)}, httplimit.WithRefusal(
+		func(w http.ResponseWriter, _ *http.Request, refusal httplimit.Refusal) {
+			got = refusal
+			w.WriteHeader(http.StatusTeapot)
+		}), quiet, policy("down", says(limit.Decision{}, errDown))).Handler(refuseAll(t)) // that has no part in it
+	w := serve(handler, newRequest(t))
+	assert.Equal(t, http.StatusTeapot, w.Code)
+	assert.Equal(t, "2", w.Header().Get("Retry-After"))
+	assert.Equal(t, "no-store", w.Header().Get("Cache-Control"))
+	assert.Equal(t, `"burst";r=2;t=2`, w.Header().Get("RateLimit"))
+	assert.Empty(t, w.Body.Bytes())
+	assert.Equal(t, httplimit.Refusal{
+		Policies:   []httplimit.Decided{{Name: "burst", Decision: refused}},
+		Violated:   []string{"burst"},
+		RetryAfter: 1500 * time.Millisecond,
+	}, got)
+}
+
+func TestLocalErrors(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		ctx     context.Context
+		limiter limit.Limiter
+		n       int64
+		want    error
+	}{
+		{t.Context(), httplimit.Local(0, time.Minute), 1, limit.ErrInvalidConfig},
+		{t.Context(), httplimit.Local(1, 0), 1, limit.ErrInvalidConfig},
+		{t.Context(), httplimit.Local(1, -1), 1, limit.ErrInvalidConfig},
+		{t.Context(), httplimit.Local(1, time.Minute), 0, limit.ErrInvalidPermits},
+		{t.Context(), httplimit.Local(1, time.Minute), -1, limit.ErrInvalidPermits},
+		{t.Context(), httplimit.Local(1, time.Minute), 2, limit.ErrPermitsExceedRate},
+		{t.Context(), httplimit.Local(1, time.Minute), math.MaxInt64, limit.ErrPermitsExceedRate},
+		{limitertest.EndedContext(t), httplimit.Local(1, time.Minute), 1, context.Canceled},
+	} {
+		d, err := test.limiter.Take(test.ctx, "a", test.n)
+		assert.ErrorIs(t, err, test.want)
+		assert.Equal(t, errors.Is(test.want, limit.ErrPermitsExceedRate), d.Limit == 1, "so that an estimate can be lowered")
+	}
+}
+
+// localStep is one request of a history, so long after the one before.
+type localStep struct {
+	pause time.Duration
+	n     int64
+	back  bool // gives back what it was granted
+}
+
+// Random requests against the plainest of models: all grants of the last window. Never more than the limit; nothing is held back for longer
+// than a 32nd of a window, if there are so many that some are kept as one; and a caller that comes back at RetryAfter gets through.
+func TestLocalModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		most := rapid.Int64Range(1, 200).Draw(rt, "limit")
+		length := rapid.SampledFrom([]int{1, 10, 100, 300}).Draw(rt, "length")
+		steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) localStep {
+			return localStep{
+				pause: time.Duration(rapid.IntRange(0, 60).Draw(rt, "ms")) * time.Millisecond,
+				n:     rapid.Int64Range(1, min(most, 4)).Draw(rt, "n"),
+				back:  rapid.IntRange(0, 9).Draw(rt, "back") == 0,
+			}
+		}), length, length).Draw(rt, "steps")
+		var problem string
+		synctest.Test(t, func(t *testing.T) { problem = runLocal(t.Context(), most, steps) })
+		if problem != "" {
+			rt.Fatal(problem)
+		}
+	})
+}
+
+// runLocal returns the error of the first wrong answer.
+func runLocal(ctx context.Context, most int64, steps []localStep) string {
+	const window = 3200 * time.Millisecond
+	type grant struct {
+		at time.Time
+		n  int64
+	}
+	var log []grant
+	used := func(span time.Duration) (sum int64) {
+		for _, g := range log {
+			if time.Since(g.at) < span {
+				sum += g.n
+			}
+		}
+		return sum
+	}
+	l := httplimit.Local(most, window).(limit.Returner)
+	for i, step := range steps {
+		time.Sleep(step.pause)
+		log = slices.DeleteFunc(log, func(g grant) bool { return time.Since(g.at) > 2*window })
+		for again := false; ; again = true {
+			before, late := used(window), used(window+window/32)
+			d, giveBack, err := l.TakeReturnable(ctx, "a", step.n)
+			if err != nil {
+				return err.Error()
+			}
+			switch {
+			case d.Granted && before+step.n > most:
+				return fmt.Sprintf("step %d: granted %d with %d of %d used", i, step.n, before, most)
+			case !d.Granted && late+step.n <= most:
+				return fmt.Sprintf("step %d: refused %d with %d of %d used", i, step.n, late, most)
+			case !d.Granted && again:
+				return fmt.Sprintf("step %d: refused again after RetryAfter", i)
+			}
+			if d.Granted {
+				log = append(log, grant{time.Now(), step.n})
+			}
+			least, greatest := most-used(window+window/32), most-used(window)
+			if d.Remaining < least || d.Remaining > greatest || d.ResetAfter <= 0 || d.ResetAfter > window {
+				return fmt.Sprintf("step %d: %+v, but %d to %d remain", i, d, least, greatest)
+			}
+			if !d.Granted {
+				time.Sleep(d.RetryAfter)
+				continue
+			}
+			if step.back {
+				if err := giveBack(ctx); err != nil {
+					return err.Error()
+				}
+				log = log[:len(log)-1]
+			}
+			break
+		}
+	}
+	return ""
 }

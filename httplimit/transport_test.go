@@ -29,7 +29,6 @@ import (
 
 const api = "http://api.example.org/items"
 
-// send sends a request by a transport, and returns how long that took.
 func send(ctx context.Context, t testing.TB, transport http.RoundTripper, url string) (time.Duration, error) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -41,7 +40,6 @@ func send(ctx context.Context, t testing.TB, transport http.RoundTripper, url st
 	return time.Since(start), err
 }
 
-// notSent checks that an error is one of a request that was not sent.
 func notSent(t testing.TB, err error) *httplimit.NotSentError {
 	t.Helper()
 	var no *httplimit.NotSentError
@@ -49,19 +47,18 @@ func notSent(t testing.TB, err error) *httplimit.NotSentError {
 	return no
 }
 
-// Each request, of a redirect too and one whose caller goes, is sent once and takes a permit of its
-// host; bodies and trailers go through.
+// Each request, of a redirect too and one whose caller goes, is sent once and takes a permit of its host; bodies and trailers go through.
 func TestTransportOverTheNetwork(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			arrived := make(chan string, 100)
+			var arrived redistest.List[string]
 			ctx, cancel := context.WithCancel(t.Context())
 			var server *httptest.Server
 			server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, protocol, r.Proto)
-				arrived <- r.URL.Path
+				arrived.Add(r.URL.Path)
 				switch r.URL.Path {
 				case "/moved":
 					http.Redirect(w, r, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)+"/echo", http.StatusTemporaryRedirect)
@@ -103,12 +100,7 @@ func TestTransportOverTheNetwork(t *testing.T) {
 			var no *httplimit.NotSentError
 			require.NotErrorAs(t, err, &no)
 			client.CloseIdleConnections()
-			close(arrived)
-			var paths []string
-			for path := range arrived {
-				paths = append(paths, path)
-			}
-			assert.Equal(t, []string{"/moved", "/echo", "/echo", "/gone"}, paths)
+			assert.Equal(t, []string{"/moved", "/echo", "/echo", "/gone"}, arrived.All())
 			at := "upstream:" + strings.ReplaceAll(strings.TrimPrefix(server.URL, "https://"), ":", "%3A")
 			home := strings.Replace(at, "127.0.0.1", "localhost", 1)
 			assert.Equal(t, []call{{Key: at, N: 1}, {Key: home, N: 1}, {Key: at, N: 1}, {Key: at, N: 1}}, limiter.Asked())
@@ -116,8 +108,7 @@ func TestTransportOverTheNetwork(t *testing.T) {
 	}
 }
 
-// The response and the errors of base are handed on as they are, and base learns of
-// CloseIdleConnections.
+// The response and the errors of base are handed on as they are, and base learns of CloseIdleConnections.
 func TestTransport_ReturnsBaseResponseAndErrors(t *testing.T) {
 	t.Parallel()
 	given, down := &http.Response{StatusCode: http.StatusTooManyRequests}, errors.New("no route to host")
@@ -156,8 +147,7 @@ type closing struct {
 
 func (c *closing) CloseIdleConnections() { c.closed = true }
 
-// A request waits as long as its context and WithWait allow, and fails at once if that is known
-// not to suffice.
+// A request waits as long as its context and WithWait allow, and fails at once if that is known not to suffice.
 func TestTransportWaits(t *testing.T) {
 	t.Parallel()
 	wait := func(most time.Duration) []httplimit.Option { return []httplimit.Option{httplimit.WithWait(most)} }
@@ -360,8 +350,7 @@ func TestTransportWaitsInOrder(t *testing.T) {
 	})
 }
 
-// Limiters that were not made properly are found before any request. Key functions that were not are found where
-// another calls them.
+// Limiters that were not made properly are found before any request. Key functions that were not are found where another calls them.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -413,10 +402,7 @@ func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		var takes atomic.Int64
 		takes.Store(int64(20 * ms))
-		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, send func() error) error {
-			time.Sleep(time.Duration(takes.Load()))
-			return send()
-		}))
+		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(time.Duration(takes.Load())) }))
 		keyed := limitertest.NewClient(t, rdb).Keyed("", limitertest.Every(1, time.Second))
 		transport := func(opts ...httplimit.Option) http.RoundTripper {
 			return httplimit.NewTransport(answers(http.StatusNoContent), keyed, append(opts, quiet)...)
@@ -443,7 +429,6 @@ func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
 	})
 }
 
-// freeOf returns what is free of a key of a limiter.
 func freeOf(t testing.TB, l *rratelimiter.KeyedLimiter, key string) int64 {
 	t.Helper()
 	d, err := l.Peek(t.Context(), key, 0)
