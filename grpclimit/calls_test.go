@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +22,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -40,7 +43,6 @@ func limitTo(n int64) (limiter limit.Limiter, stop func()) {
 	return slidinglog.New(client, slidinglog.Config{Limit: n, Window: time.Minute}), stop
 }
 
-// start starts a server of health checks, and returns a client of it.
 func start(server []grpc.ServerOption, client ...grpc.DialOption) (health healthpb.HealthClient, stop func()) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -86,8 +88,7 @@ func Example() {
 	// come back in 1m0s
 }
 
-// A limit for each tenant, named by a proxy before the server. Checks of
-// health are free.
+// A limit for each tenant, named by a proxy before the server. Checks of health are free.
 func ExampleWithKey() {
 	limiter, stop := limitTo(1)
 	defer stop()
@@ -113,8 +114,7 @@ func ExampleWithKey() {
 	// umbrella OK OK
 }
 
-// A client that keeps to what it may send, together with all others that use the
-// same Redis.
+// A client that keeps to what it may send, together with all others that use the same Redis.
 func ExampleInterceptors_UnaryClient() {
 	limiter, stop := limitTo(1)
 	defer stop()
@@ -134,10 +134,6 @@ func ExampleInterceptors_UnaryClient() {
 }
 
 const pushbackTrailer = "grpc-retry-pushback-ms"
-
-func unary(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.UnaryInterceptor(grpclimit.New(limiter, opts...).UnaryServer())}
-}
 
 func streams(limiter limit.Limiter, opts ...grpclimit.Option) []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.StreamInterceptor(grpclimit.New(limiter, opts...).StreamServer())}
@@ -176,7 +172,8 @@ func TestUnaryServer_TellsClientsWhenToRetry(t *testing.T) {
 			wait := time.Minute - time.Since(start)
 			return limit.Decision{Granted: wait <= 0, Limit: 1, RetryAfter: wait}, nil
 		}}
-		conn, _ := serve(t, unary(limiter), grpc.WithDefaultServiceConfig(config))
+		server := []grpc.ServerOption{grpc.UnaryInterceptor(grpclimit.New(limiter).UnaryServer())}
+		conn, _ := serve(t, server, grpc.WithDefaultServiceConfig(config))
 		require.NoError(t, check(t.Context(), conn))
 		assert.Equal(t, time.Minute, time.Since(start))
 		assert.Len(t, limiter.Asked(), 2)
@@ -316,7 +313,6 @@ func TestStreamClientFreesItsContext(t *testing.T) {
 	})
 }
 
-// endedStream is a stream that ends at once.
 type endedStream struct{ grpc.ClientStream }
 
 func (endedStream) RecvMsg(any) error            { return io.EOF }
@@ -376,4 +372,184 @@ func TestFunctionsThatFail_StatusOfTheError(t *testing.T) {
 			assert.Equal(t, c.want == codes.Internal, len(heard.Take()) == 1, name)
 		}
 	}
+}
+
+type namedAddr string
+
+func (namedAddr) Network() string  { return "tcp" }
+func (a namedAddr) String() string { return string(a) }
+
+// The rules of ClientIP are those of package httplimit, whose tests and fuzzing have more of them, and those of addresses of
+// package clientip. A config that is not valid, of a key function that another calls, passes no call.
+func TestKeyFunctions(t *testing.T) {
+	t.Parallel()
+	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 80} }
+	behind := grpclimit.ClientIPConfig{Trusted: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	behindSocket := behind
+	behindSocket.TrustUnix = true
+	proxy, socket := tcp("10.0.0.1"), &net.UnixAddr{Net: "unix", Name: "/run/orders.sock"}
+	const xff = "x-forwarded-for"
+	peerOnly, ip, ofSocket := grpclimit.Peer(), grpclimit.ClientIP(behind), grpclimit.ClientIP(behindSocket)
+	for name, c := range map[string]struct {
+		key  grpclimit.KeyFunc
+		peer net.Addr
+		sent []string
+		want string
+	}{
+		"IPv4":           {peerOnly, tcp("192.0.2.7"), nil, "192.0.2.7"},
+		"IPv6":           {peerOnly, tcp("2001:db8:1:2:3:4:5:6"), nil, "2001%3Adb8%3A1%3A2%3A%3A/64"},
+		"text":           {peerOnly, namedAddr("192.0.2.7:1234"), nil, "192.0.2.7"},
+		"no address":     {peerOnly, namedAddr("pipe"), nil, "pipe"},
+		"path of socket": {peerOnly, socket, nil, "/run/orders.sock"},
+
+		"client's own":   {ip, proxy, []string{xff, "1.1.1.1", xff, "192.0.2.9, 10.0.0.2"}, "192.0.2.9"},
+		"socket":         {ip, socket, []string{xff, "192.0.2.9"}, ""},
+		"trusted socket": {ofSocket, socket, []string{xff, "203.0.113.9, 192.0.2.9"}, "192.0.2.9"},
+		"no socket":      {ofSocket, namedAddr("pipe"), []string{xff, "192.0.2.9"}, ""},
+
+		"the first":  {grpclimit.Metadata("X-User"), proxy, []string{"x-user", "ann", "x-user", "bob"}, "ann"},
+		"binary":     {grpclimit.Metadata("key-bin"), proxy, []string{"key-bin", "\x00\xff"}, "%00%FF"},
+		"not in it":  {grpclimit.Metadata("none"), proxy, []string{"x-user", "ann"}, ""},
+		"the method": {grpclimit.Method(), proxy, nil, method},
+	} {
+		ctx := metadata.NewIncomingContext(peer.NewContext(t.Context(), &peer.Peer{Addr: c.peer}), metadata.Pairs(c.sent...))
+		limiter := middlewaretest.Grants()
+		require.NoError(t, interceptors["unary server"](grpclimit.New(limiter, grpclimit.WithKey(c.key)))(ctx, func() error { return nil }))
+		assert.Equal(t, "grpc:"+c.want, limiter.Key(), name)
+	}
+	bad := grpclimit.ClientIP(grpclimit.ClientIPConfig{IPv6Bits: 129})
+	within := func(ctx context.Context, call grpclimit.Call) (string, error) { return bad(ctx, call) }
+	for kind, made := range interceptors {
+		ctx := t.Context()
+		if strings.HasSuffix(kind, "client") { // it has no peer yet, though the call that it is part of may
+			ctx = peer.NewContext(ctx, &peer.Peer{Addr: proxy})
+		}
+		for _, c := range []struct {
+			key  grpclimit.KeyFunc
+			want codes.Code
+		}{{peerOnly, codes.Unavailable}, {ip, codes.Unavailable}, {within, codes.Internal}} {
+			err := made(grpclimit.New(middlewaretest.Grants(), quiet, grpclimit.WithKey(c.key)))(ctx, func() error { return nil })
+			assert.Equal(t, c.want, status.Code(err), kind)
+		}
+	}
+}
+
+// places are what limits how many calls are under way, and charges each by its code.
+type places struct{ inFlight, outcome *middlewaretest.Reserver }
+
+func newPlaces() places {
+	many := func() *middlewaretest.Reserver {
+		return &middlewaretest.Reserver{Fake: middlewaretest.Grants(), Many: true}
+	}
+	return places{many(), many()}
+}
+
+func (p places) limits(opts ...grpclimit.Option) *grpclimit.Interceptors {
+	return grpclimit.New(grpclimit.Policy{Name: "places", Limiter: p.inFlight, InFlight: true}, append(opts,
+		grpclimit.WithKey(text("all", nil)),
+		grpclimit.WithPolicy(grpclimit.Policy{
+			Name: "outcome", Limiter: p.outcome,
+			Charge: func(_ context.Context, _ grpclimit.Call, code codes.Code) int64 { return int64(code) },
+		}))...)
+}
+
+func (p places) busy() int { return len(p.inFlight.Asked()) - len(p.inFlight.Settled) }
+
+// ended checks that no call is under way, and by which codes those that were have been charged.
+func (p places) ended(t *testing.T, what string, want ...codes.Code) {
+	t.Helper()
+	var got []codes.Code
+	for _, code := range p.outcome.Settled {
+		got = append(got, codes.Code(code))
+	}
+	assert.Zero(t, p.busy(), what)
+	assert.Equal(t, want, got, what)
+}
+
+// A call of a server is in flight until its handler has returned, and charged by the code that the client gets.
+func TestPolicyInFlight_CallsOfAServer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		want codes.Code
+	}{
+		"OK": {nil, codes.OK}, "status": {status.Error(codes.NotFound, "no"), codes.NotFound}, "error": {errors.New("oops"), codes.Unknown},
+		"context": {context.Canceled, codes.Canceled}, "deadline": {context.DeadlineExceeded, codes.DeadlineExceeded}, "panic": {nil, codes.Internal},
+	} {
+		for kind, intercept := range interceptors {
+			p := newPlaces()
+			call := func() error {
+				return intercept(p.limits())(grpc.NewContextWithServerTransportStream(t.Context(), &transport{}), func() error {
+					assert.Equal(t, 1, p.busy(), kind)
+					if name == "panic" {
+						panic("oops")
+					}
+					return c.err
+				})
+			}
+			if name == "panic" {
+				assert.PanicsWithValue(t, "oops", func() { _ = call() }, kind)
+			} else {
+				require.ErrorIs(t, call(), c.err)
+			}
+			if kind != "stream client" || name != "OK" { // that is open
+				p.ended(t, kind+", "+name, c.want)
+			}
+		}
+	}
+}
+
+// A stream is in flight until it has ended, however it does, on both sides. Its messages take nothing.
+func TestPolicyInFlight_Streams(t *testing.T) {
+	t.Parallel()
+	type streaming = testpb.TestService_FullDuplexCallClient
+	for name, c := range map[string]struct {
+		end  func(t *testing.T, stream streaming, leave func(), conn *grpc.ClientConn)
+		want codes.Code
+	}{
+		"ends": {func(t *testing.T, stream streaming, _ func(), _ *grpc.ClientConn) {
+			require.NoError(t, stream.CloseSend())
+			require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
+		}, codes.OK},
+		"is left":              {func(_ *testing.T, _ streaming, leave func(), _ *grpc.ClientConn) { leave() }, codes.Canceled},
+		"loses its connection": {func(t *testing.T, _ streaming, _ func(), conn *grpc.ClientConn) { require.NoError(t, conn.Close()) }, codes.Canceled},
+	} {
+		for _, opts := range [][]grpclimit.Option{nil, {grpclimit.WithPerMessage()}} {
+			synctest.Test(t, func(t *testing.T) {
+				there, here := newPlaces(), newPlaces()
+				conn, service := serve(t, []grpc.ServerOption{grpc.StreamInterceptor(there.limits(opts...).StreamServer())},
+					grpc.WithStreamInterceptor(here.limits(opts...).StreamClient()))
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(ctx)
+				require.NoError(t, err)
+				for range 3 {
+					require.NoError(t, stream.Send(&testpb.StreamingOutputCallRequest{}))
+					require.NoError(t, limitertest.Second(stream.Recv()))
+					assert.Equal(t, []int{1, 1}, []int{there.busy(), here.busy()}, name)
+				}
+				c.end(t, stream, leave, conn)
+				require.Error(t, <-service.ended)
+				synctest.Wait()
+				there.ended(t, name, c.want)
+				here.ended(t, name, c.want)
+			})
+		}
+	}
+
+	// A stream of one answer has ended with that.
+	synctest.Test(t, func(t *testing.T) {
+		here := newPlaces()
+		conn, _ := serve(t, nil, grpc.WithStreamInterceptor(here.limits().StreamClient()))
+		stream, err := testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(stream.Recv()))
+		assert.Equal(t, 1, here.busy())
+		require.ErrorIs(t, limitertest.Second(stream.Recv()), io.EOF)
+		here.ended(t, "one answer", codes.OK)
+		failing, err := testpb.NewTestServiceClient(conn).StreamingInputCall(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, codes.Unimplemented, status.Code(limitertest.Second(failing.CloseAndRecv())))
+		here.ended(t, "fails", codes.OK, codes.Unimplemented)
+	})
 }

@@ -8,7 +8,9 @@ import (
 	"math"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -26,8 +28,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -55,14 +61,11 @@ func (s *testServer) FullDuplexCall(stream testpb.TestService_FullDuplexCallServ
 	}
 }
 
-func (s *testServer) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest,
-	stream testpb.TestService_StreamingOutputCallServer,
-) error {
+func (s *testServer) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, stream testpb.TestService_StreamingOutputCallServer) error {
 	return stream.Send(&testpb.StreamingOutputCallResponse{})
 }
 
-// serve starts a server in memory and returns a connection to it. Both work in
-// a synctest bubble, and end with t.
+// serve starts a server in memory and returns a connection to it. Both work in a synctest bubble, and end with t.
 func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOption) (*grpc.ClientConn, *testServer) {
 	t.Helper()
 	listener, service, done := bufconn.Listen(1<<16), &testServer{ended: make(chan error, 1)}, make(chan error)
@@ -87,8 +90,7 @@ func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOp
 	return conn, service
 }
 
-// duplex opens a stream in which say sends a message with that many bytes, and awaits the
-// answer.
+// duplex opens a stream in which say sends a message with that many bytes, and awaits the answer.
 func duplex(t testing.TB, conn *grpc.ClientConn) (stream testpb.TestService_FullDuplexCallClient, say func(size int) error) {
 	t.Helper()
 	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
@@ -110,8 +112,7 @@ func check(ctx context.Context, conn *grpc.ClientConn) error {
 // quiet keeps failures that a test expects out of its output.
 var quiet = grpclimit.WithErrorHandler(func(context.Context, grpclimit.Call, error) {})
 
-// retryDelay returns the delay of err's RetryInfo. It fails t if err is no
-// refusal, or has none.
+// retryDelay returns the delay of err's RetryInfo. It fails t if err is no refusal, or has none.
 func retryDelay(t testing.TB, err error) time.Duration {
 	t.Helper()
 	retry, quota := refusalDetails(t, err)
@@ -189,7 +190,6 @@ var interceptors = map[string]func(*grpclimit.Interceptors) call{
 	},
 }
 
-// serverStream is a stream of empty messages.
 type serverStream struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -199,7 +199,6 @@ func (s serverStream) Context() context.Context       { return s.ctx }
 func (s serverStream) RecvMsg(any) error              { return nil }
 func (s serverStream) SetTrailer(trailer metadata.MD) { _ = grpc.SetTrailer(s.ctx, trailer) }
 
-// transport keeps the trailers of a call.
 type transport struct {
 	grpc.ServerTransportStream
 	trailer metadata.MD
@@ -283,7 +282,6 @@ func TestMiddleware(t *testing.T) {
 	}
 }
 
-// makeCall makes a call of a user.
 func makeCall(ctx context.Context, t testing.TB, made call, user string, server bool) middlewaretest.Answer {
 	received, sent := metadata.Pairs("user", user), metadata.Pairs("user", "eve")
 	if !server {
@@ -314,7 +312,6 @@ var verdicts = map[codes.Code]middlewaretest.Verdict{
 	codes.Canceled:          middlewaretest.Gone,
 }
 
-// answer reads what a caller sees.
 func answer(t testing.TB, err error, trailer metadata.MD, server bool) middlewaretest.Answer {
 	t.Helper()
 	st := status.Convert(err)
@@ -358,4 +355,174 @@ func policyOf(p middlewaretest.Policy) limit.Limiter {
 
 func text(part string, err error) grpclimit.KeyFunc {
 	return func(context.Context, grpclimit.Call) (string, error) { return part, err }
+}
+
+// All policies of a call show, in the order in which they were added: in trailers, and those that refuse in the status. The ErrorInfo is of
+// the one that refuses for the longest time, or of one that the call costs too much. What others granted is given back.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	granted := middlewaretest.Says(limit.Decision{Granted: true, Limit: 10, Remaining: 9}, nil)
+	minute := middlewaretest.Says(limit.Decision{Limit: 5, Remaining: 3, RetryAfter: time.Minute}, nil)
+	day := middlewaretest.Says(limit.Decision{Limit: 1500, Remaining: 800, RetryAfter: 24 * time.Hour}, nil)
+	costly := middlewaretest.Says(limit.Decision{Limit: 7}, limit.ErrPermitsExceedRate)
+	unknown, zero := middlewaretest.Says(limit.Decision{}, limit.ErrInvalidPermits), middlewaretest.Says(limit.Decision{}, nil)
+	down := middlewaretest.Says(limit.Decision{}, errors.New("connection refused"))
+	for name, c := range map[string]struct {
+		policies [3]limit.Limiter // after one that grants and can give that back
+		opts     []grpclimit.Option
+		want     codes.Code
+		info     map[string]string
+		violated []string
+		figures  []string // the limits, and what remains
+	}{
+		"pass": {policies: [3]limit.Limiter{granted, granted, granted}, figures: []string{"10", "10", "10", "10", "9", "9", "9", "9"}},
+		"refused": {
+			policies: [3]limit.Limiter{minute, granted, day}, want: codes.ResourceExhausted, violated: []string{"5", "1500"},
+			info:    map[string]string{"limiter": "d", "limit": "1500", "remaining": "800", "retryAfter": "86400s"},
+			figures: []string{"10", "5", "10", "1500", "10", "3", "9", "800"},
+		},
+		"too costly": {
+			policies: [3]limit.Limiter{minute, costly, day}, want: codes.ResourceExhausted, violated: []string{"7"},
+			info: map[string]string{"limiter": "c", "limit": "7"}, figures: []string{"10", "5", "1500", "10", "3", "800"},
+		},
+		"of unknown limit": {
+			policies: [3]limit.Limiter{minute, unknown, day}, want: codes.ResourceExhausted, violated: []string{"0"},
+			info: map[string]string{"limiter": "c"}, figures: []string{"10", "5", "1500", "10", "3", "800"},
+		},
+		"never": {
+			policies: [3]limit.Limiter{minute, granted, zero}, want: codes.ResourceExhausted, violated: []string{"5", "0"},
+			info: map[string]string{"limiter": "d", "limit": "0", "remaining": "0"}, figures: []string{"10", "5", "10", "10", "3", "9"},
+		},
+		"closed": {policies: [3]limit.Limiter{granted, down, granted}, want: codes.Unavailable, figures: []string{"10", "10", "10", "10", "9", "9"}},
+		"closed, refused": {
+			policies: [3]limit.Limiter{granted, down, minute}, want: codes.ResourceExhausted, violated: []string{"5"},
+			info:    map[string]string{"limiter": "d", "limit": "5", "remaining": "3", "retryAfter": "60s"},
+			figures: []string{"10", "10", "5", "10", "9", "3"},
+		},
+		"shadow": {policies: [3]limit.Limiter{granted, minute, granted}, opts: []grpclimit.Option{grpclimit.WithShadow()}},
+	} {
+		for kind, made := range interceptors {
+			first := &middlewaretest.Returner{Fake: middlewaretest.Grants()}
+			opts := append([]grpclimit.Option{quiet, grpclimit.WithKey(text("a b", nil))}, c.opts...)
+			for i, l := range c.policies {
+				opts = append(opts, grpclimit.WithPolicy(grpclimit.Policy{Name: string(rune('b' + i)), Limiter: l}))
+			}
+			stream := &transport{}
+			err := made(grpclimit.New(first, opts...))(grpc.NewContextWithServerTransportStream(t.Context(), stream), func() error { return nil })
+			assert.Equal(t, c.want, status.Code(err), name+" "+kind)
+			assert.Equal(t, c.want != codes.OK || name == "shadow", len(first.GivenBack()) == 1, name+" "+kind)
+			assert.Equal(t, "grpc:default:a%20b", first.Key())
+			if strings.HasSuffix(kind, "server") {
+				assert.Equal(t, c.figures, figures(stream.trailer), name)
+			}
+			var violated []string
+			for _, detail := range status.Convert(err).Details() {
+				switch d := detail.(type) {
+				case *errdetails.QuotaFailure:
+					for _, v := range d.Violations {
+						violated = append(violated, fmt.Sprint(v.QuotaValue))
+						assert.Equal(t, "a%20b", v.Subject)
+					}
+				case *errdetails.ErrorInfo:
+					assert.Equal(t, c.info, d.Metadata, name)
+					assert.Equal(t, grpclimit.ErrorDomain, d.Domain)
+					assert.Equal(t, map[bool]string{true: grpclimit.ReasonTooCostly, false: grpclimit.ReasonExceeded}[c.info["limiter"] == "c"], d.Reason)
+				}
+			}
+			assert.Equal(t, c.violated, violated, name)
+		}
+	}
+}
+
+// The key functions of a policy go nowhere else: the application may use a part of a slice.
+func TestWithPolicy_KeyLeavesTheApplicationsSliceAlone(t *testing.T) {
+	t.Parallel()
+	all := []grpclimit.KeyFunc{text("first", nil), text("second", nil)}
+	require.NoError(t, grpclimit.New(middlewaretest.Grants(), grpclimit.WithKey(all[:1]...), grpclimit.WithPolicy(grpclimit.Policy{
+		Name: "other", Limiter: middlewaretest.Grants(), Key: []grpclimit.KeyFunc{text("other", nil)},
+	})).Err())
+	got, err := all[1](t.Context(), grpclimit.Call{})
+	require.NoError(t, err)
+	assert.Equal(t, "second", got)
+}
+
+// A Policy is no limiter, of whichever package it is: its fields would be passed over.
+func TestNew_PolicyInPlaceOfALimiter(t *testing.T) {
+	t.Parallel()
+	ofHTTP, ofGRPC := httplimit.Policy{Limiter: middlewaretest.Grants()}, grpclimit.Policy{Limiter: middlewaretest.Grants()}
+	for name, err := range map[string]error{
+		"HTTP's for gRPC":         grpclimit.New(ofHTTP).Err(),
+		"gRPC's for HTTP":         httplimit.New(ofGRPC).Err(),
+		"a pointer to gRPC's own": grpclimit.New(&ofGRPC).Err(),
+		"a fallback":              httplimit.New(middlewaretest.Grants(), httplimit.WithFallback(ofGRPC)).Err(),
+	} {
+		require.ErrorIs(t, err, limit.ErrInvalidConfig, name)
+		require.ErrorContains(t, err, "a Policy takes the place of the limiter of its own package's New only", name)
+	}
+	require.NoError(t, grpclimit.New(ofGRPC).Err())
+	require.NoError(t, httplimit.New(ofHTTP).Err())
+}
+
+// What only one side can do is no error of the other's interceptors.
+func TestErr_OptionsOfOneSide(t *testing.T) {
+	t.Parallel()
+	all := grpclimit.WithKey(text("all", nil))
+	settled := grpclimit.Policy{Limiter: &middlewaretest.Reserver{Fake: middlewaretest.Grants()}, Settle: true}
+	for says, c := range map[string]struct {
+		limits   *grpclimit.Interceptors
+		can, not string
+	}{
+		"only handlers settle": {grpclimit.New(settled, quiet, all), "unary server", "stream client"},
+		"only clients wait":    {grpclimit.New(middlewaretest.Grants(), quiet, all, grpclimit.WithWait()), "stream client", "unary server"},
+	} {
+		require.NoError(t, interceptors[c.can](c.limits)(t.Context(), func() error { return nil }))
+		require.NoError(t, c.limits.Err())
+		made := interceptors[c.not](c.limits)
+		err := c.limits.Err()
+		require.ErrorContains(t, err, says)
+		require.ErrorIs(t, err, limit.ErrInvalidConfig)
+		assert.Equal(t, codes.Internal, status.Code(made(t.Context(), func() error { return nil })))
+		assert.NoError(t, interceptors[c.can](c.limits)(t.Context(), func() error { return nil }), "the other side goes on")
+	}
+}
+
+// Unary calls and streams of a server share what is known of a limiter that fails.
+func TestInterceptors_ShareOneBreaker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		down := middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)
+		limits := grpclimit.New(down, quiet, grpclimit.WithKey(text("all", nil)), grpclimit.WithFailure(limit.FailOpen()))
+		unary, stream := interceptors["unary server"](limits), interceptors["stream server"](limits)
+		for range 3 {
+			require.NoError(t, unary(t.Context(), func() error { return nil }))
+		}
+		asked := len(down.Asked())
+		require.NoError(t, stream(t.Context(), func() error { return nil }))
+		assert.Len(t, down.Asked(), asked, "the stream's interceptor knows it")
+	})
+}
+
+// A call that waits for a place beside another policy is sent as soon as one is free, and waits for that until its time is over.
+func TestWithWait_PlacesBesideARate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		slow := grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			time.Sleep(200 * time.Millisecond)
+			return handle(ctx, req)
+		})
+		conn, _ := serve(t, []grpc.ServerOption{slow}, grpc.WithUnaryInterceptor(grpclimit.New(httplimit.Local(100, time.Second),
+			grpclimit.WithWait(), grpclimit.WithPolicy(grpclimit.Policy{
+				Name: "places", Limiter: limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1)), InFlight: true,
+			})).UnaryClient()))
+		start := time.Now()
+		calls := limitertest.Go(func() { limitertest.Together(3, func(int) { assert.NoError(t, check(t.Context(), conn)) }) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(check(ctx, conn)))
+		assert.Equal(t, 100*time.Millisecond, time.Since(start).Truncate(10*time.Millisecond))
+		<-calls
+		assert.Equal(t, 600*time.Millisecond, time.Since(start).Truncate(10*time.Millisecond))
+	})
 }
