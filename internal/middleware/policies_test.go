@@ -31,7 +31,6 @@ func named(limiters ...limit.Limiter) (all []policy) {
 	return all
 }
 
-// refusing refuses everything for a second.
 func refusing() *middlewaretest.Fake {
 	return middlewaretest.Says(limit.Decision{Limit: 1, RetryAfter: time.Second}, nil)
 }
@@ -71,13 +70,11 @@ func TestPolicies_AskedAtTheSameTime(t *testing.T) {
 			policies: fallbacks, opts: options{option((*middleware.Options).SetFallback, deaf(time.Minute))},
 			took: time.Second, failed: []error{errDown, context.DeadlineExceeded},
 		},
-		"slow, closed":   {policies: slow(), refused: "b", took: time.Second, failed: []error{context.DeadlineExceeded}},
-		"slow, open":     {policies: slow(), opts: options{failsOpen}, refused: "b", took: time.Second},
-		"slow, fallback": {policies: slow(), opts: options{failsTo()}, refused: "b", took: time.Second},
-		"gives nothing back": {
-			policies: keeping(func() error { return errDown }), opts: options{unbound}, refused: "c", kept: errDown.Error(),
-		},
-		"panics": {policies: keeping(func() error { panic("boom") }), opts: options{unbound}, refused: "c", kept: "panic: boom"},
+		"slow, closed":       {policies: slow(), refused: "b", took: time.Second, failed: []error{context.DeadlineExceeded}},
+		"slow, open":         {policies: slow(), opts: options{failsOpen}, refused: "b", took: time.Second},
+		"slow, fallback":     {policies: slow(), opts: options{failsTo()}, refused: "b", took: time.Second},
+		"gives nothing back": {policies: keeping(func() error { return errDown }), opts: options{unbound}, refused: "c", kept: errDown.Error()},
+		"panics":             {policies: keeping(func() error { panic("boom") }), opts: options{unbound}, refused: "c", kept: "panic: boom"},
 		"hangs": {
 			policies: keeping(func() error { time.Sleep(time.Hour); return nil }), opts: options{unbound},
 			refused: "c", took: time.Second, kept: context.DeadlineExceeded.Error(),

@@ -411,7 +411,6 @@ var (
 	}
 )
 
-// onMini returns a chat on a miniredis.
 func onMini(t *testing.T, all []quota, opts ...func(*middleware.Policies[request])) *chat {
 	t.Helper()
 	rdb, _ := redistest.Mini(t)

@@ -3,8 +3,8 @@ package middleware_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/fixedwindow"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/middleware"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -102,10 +103,9 @@ func TestTurn_WaitsForPlaces(t *testing.T) {
 	})
 }
 
-// A place that a request keeps while it waits for a rate is one that it still has when it passes: it is not kept for its hold.
-func TestTurn_KeepsNoPlaceThatComesBack(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+var turns = limitertest.Tests[redistest.Client]{
+	// A place that a request keeps while it waits for a rate is one that it still has when it passes: it is not kept for its hold.
+	"KeepsNoPlaceThatComesBack": func(t *testing.T, rdb redistest.Client) {
 		client := limitertest.NewClient(t, rdb)
 		places, rate := client.Keyed("", rratelimiter.PerHour(2)), client.Keyed("", limitertest.Every(1, 10*time.Second))
 		require.NoError(t, places.Acquire(t.Context(), "test:a:ann", 1)) // for an hour
@@ -126,13 +126,10 @@ func TestTurn_KeepsNoPlaceThatComesBack(t *testing.T) {
 		took, err := s.wait(t.Context(), request{user: "ann"}, nil)
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, took, 14*time.Second)
-	})
-}
+	},
 
-// What a request keeps while it waits for another policy is not asked for again.
-func TestTurn_AsksForNothingThatItKeeps(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	// What a request keeps while it waits for another policy is not asked for again.
+	"AsksForNothingThatItKeeps": func(t *testing.T, _ redistest.Client) {
 		says := func(granted ...bool) *middlewaretest.Returner {
 			return &middlewaretest.Returner{Fake: &middlewaretest.Fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 				d := limit.Decision{Granted: granted[0], Limit: 9, RetryAfter: time.Second, ResetAfter: time.Minute}
@@ -148,13 +145,10 @@ func TestTurn_AsksForNothingThatItKeeps(t *testing.T) {
 		assert.Len(t, first.GivenBack(), 1, "as all were asked at once")
 		assert.Len(t, second.Asked(), 2)
 		assert.Empty(t, second.GivenBack())
-	})
-}
+	},
 
-// A place that comes back while a request is refused is asked for at once.
-func TestTurn_TakesAPlaceThatCameBackMeanwhile(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+	// A place that comes back while a request is refused is asked for at once.
+	"TakesAPlaceThatCameBackMeanwhile": func(t *testing.T, rdb redistest.Client) {
 		var slow atomic.Bool // answers, but not what is done
 		rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
 			err := next()
@@ -177,7 +171,50 @@ func TestTurn_TakesAPlaceThatCameBackMeanwhile(t *testing.T) {
 			slow.Store(false)
 		})))
 		assert.Equal(t, 100*time.Millisecond, (<-took).Truncate(50*time.Millisecond))
-	})
+	},
+
+	// Requests of two programs that want the same two places and first get one each do not wait for each other.
+	"WantsTwoPlaces": func(t *testing.T, _ redistest.Client) {
+		first, second := new(onePlace), new(onePlace)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		program := func() {
+			s := newSite(t, inFlight(named(first, second), 0, 1))
+			assert.NoError(t, limitertest.Second(s.wait(ctx, request{}, nil)))
+		}
+		second.held.Store(true)
+		one := limitertest.Go(program) // gets the first, and gives it back since it has to wait for the second
+		time.Sleep(5 * time.Millisecond)
+		other := limitertest.Go(program) // waits for the first, and asks again while the other does
+		time.Sleep(500 * time.Millisecond)
+		second.held.Store(false)
+		<-one
+		<-other
+	},
+
+	// A place that all tenants share is not kept from others by a tenant whose requests wait for one of its own.
+	"KeepsNoPlaceForAnother": func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		policies := inFlight(rated(client, rratelimiter.PerHour(2), rratelimiter.PerHour(1)), 0, 1)
+		policies[0].Keys = keys{func(request) (string, error) { return "all", nil }}
+		s := newSite(t, policies)
+		assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, func() {
+			go func() { assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, nil))) }()
+			time.Sleep(90 * time.Second) // it has asked again and again
+			took, err := s.wait(t.Context(), request{user: "bob"}, nil)
+			require.NoError(t, err)
+			assert.Less(t, took, 100*time.Millisecond)
+		})))
+		synctest.Wait()
+		d, err := client.Keyed("", rratelimiter.PerHour(2)).Peek(t.Context(), "test:a:all", 0)
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, d.Remaining)
+	},
+}
+
+func TestTurn(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, turns, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 // onePlace is a limiter with one place, which is taken while held. Its answers take 10 ms.
@@ -198,50 +235,6 @@ func (p *onePlace) TakeReserved(context.Context, string, int64) (limit.Decision,
 		p.held.Store(false)
 		return nil
 	}, nil
-}
-
-// Requests of two programs that want the same two places and first get one each do not wait for each other.
-func TestTurn_WantsTwoPlaces(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		first, second := new(onePlace), new(onePlace)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		var all sync.WaitGroup
-		program := func() {
-			s := newSite(t, inFlight(named(first, second), 0, 1))
-			all.Go(func() { assert.NoError(t, limitertest.Second(s.wait(ctx, request{}, nil))) })
-		}
-		second.held.Store(true)
-		program() // gets the first, and gives it back since it has to wait for the second
-		time.Sleep(5 * time.Millisecond)
-		program() // waits for the first, and asks again while the other does
-		time.Sleep(500 * time.Millisecond)
-		second.held.Store(false)
-		all.Wait()
-	})
-}
-
-// A place that all tenants share is not kept from others by a tenant whose requests wait for one of its own.
-func TestTurn_KeepsNoPlaceForAnother(t *testing.T) {
-	t.Parallel()
-	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
-		client := limitertest.NewClient(t, rdb)
-		policies := inFlight(rated(client, rratelimiter.PerHour(2), rratelimiter.PerHour(1)), 0, 1)
-		policies[0].Keys = keys{func(request) (string, error) { return "all", nil }}
-		s := newSite(t, policies)
-		assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, func() {
-			go func() { assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, nil))) }()
-			time.Sleep(90 * time.Second) // it has asked again and again
-			took, err := s.wait(t.Context(), request{user: "bob"}, nil)
-			require.NoError(t, err)
-			assert.Less(t, took, 100*time.Millisecond)
-		})))
-		synctest.Wait()
-		d, err := client.Keyed("", rratelimiter.PerHour(2)).Peek(t.Context(), "test:a:all", 0)
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, d.Remaining)
-	})
 }
 
 var aMillisecondAway = redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(time.Millisecond) })
@@ -400,5 +393,71 @@ func TestInFlight_RedisIsAway(t *testing.T) {
 	}, func(t *testing.T, row story) {
 		rdb, _ := redistest.Mini(t)
 		row.play(t, rdb)
+	})
+}
+
+// A caller that waits for a limiter of another module goes back to it once it decides again.
+func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, refusing := &server{fails: true, takes: 10 * time.Millisecond}, &server{refuses: true}
+		w.hangs.Store(true)
+		o := &middleware.Options{Middleware: "test", Timeout: time.Second}
+		require.NoError(t, o.SetFallback(refusing))
+		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: w})
+		require.NoError(t, err)
+		require.True(t, l.WaitsItself())
+		q := l.Question("k", "k", 1)
+		q.AskAndWait(t.Context(), 2*time.Second, false)
+		assert.Equal(t, middleware.Refused, q.State, "by the fallback, all the time")
+		assert.Greater(t, refusing.asked.Load(), int64(2))
+
+		time.AfterFunc(time.Second, func() { w.hangs.Store(false) })
+		start := time.Now()
+		q = l.Question("k", "k", 1)
+		q.AskAndWait(t.Context(), 0, false)
+		require.Equal(t, middleware.Open, q.State, "it has permits, and no figures")
+		assert.LessOrEqual(t, time.Since(start), 5*time.Second)
+		synctest.Wait()
+		before := w.returned.Load() // what its probe got
+		require.NoError(t, q.GiveBack(t.Context()))
+		assert.Equal(t, before+1, w.returned.Load())
+	})
+}
+
+// reserved asks for 3 permits and returns the context of the handler. The fallback may be nil.
+func reserved(t *testing.T, limiter, fallback limit.Limiter) context.Context {
+	t.Helper()
+	s := newSite(t, []policy{{Terms: middleware.Terms{Name: "test", Limiter: limiter, Fallback: fallback, Settle: true}, Cost: tokensOf}})
+	handled := make(chan context.Context, 1)
+	s.handle = func(ctx context.Context) { handled <- ctx }
+	s.ask(t.Context(), request{user: "k", tokens: 3})
+	return <-handled
+}
+
+// What a fallback has granted is settled as often as its own grants are, whatever it stands in for.
+func TestSettle_OfAFallback(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		var lost atomic.Bool
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+			if err := send(); !lost.Load() {
+				return err
+			}
+			return redistest.Fail(cmds, errors.New("the answer is lost"))
+		}))
+		fallback := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 100, Window: time.Hour})
+		down := &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)}
+		require.NoError(t, middleware.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
+
+		ctx := reserved(t, down, fallback)
+		lost.Store(true)
+		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrUnknownOutcome)
+		lost.Store(false)
+		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrSettled, "a count can't show whether that was charged")
+		d, err := fallback.Take(t.Context(), "test:k", 1)
+		require.NoError(t, err)
+		assert.EqualValues(t, 100-13-13-1, d.Remaining)
 	})
 }

@@ -2,16 +2,24 @@ package middlewaretest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -180,8 +188,7 @@ func (w Windowed) Window() time.Duration { return w.Span }
 // Errors are what an error handler was called with.
 type Errors struct{ redistest.List[error] }
 
-// Check checks that one error came since the last time, which is each of want, or none
-// if want is empty.
+// Check checks that one error came since the last time, which is each of want, or none if want is empty.
 func (e *Errors) Check(t testing.TB, want ...error) {
 	t.Helper()
 	errs := e.Take()
@@ -208,9 +215,8 @@ var (
 	paramText  = regexp.MustCompile(`;([a-z]+)=(\d+)`)
 )
 
-// Members reads a header that is a list of strings with integer parameters. It is
-// written from the grammar of RFC 9651, without the library that writes them; no name
-// may hold ", ".
+// Members reads a header that is a list of strings with integer parameters. It is written from the grammar of RFC 9651, without the library
+// that writes them; no name may hold ", ".
 func Members(h http.Header, name string) (list []Member, err error) {
 	for _, line := range h.Values(name) {
 		for text := range strings.SplitSeq(line, ", ") {
@@ -228,4 +234,125 @@ func Members(h http.Header, name string) (list []Member, err error) {
 		}
 	}
 	return list, nil
+}
+
+// hourly is the limit of what [Outages] tests.
+const hourly = 8
+
+// Instead is what answers while Redis does not decide: one of both.
+type Instead struct {
+	Failure  *limit.Failure
+	Fallback limit.Limiter
+}
+
+// Asking makes one request.
+type Asking func(ctx context.Context) (granted bool, err error)
+
+// A Guarded is something that has a policy for outages.
+type Guarded struct {
+	Fallbacks bool // it can have one
+	Foreign   bool // the limiter tells its limit only by its answers
+
+	// Open returns what makes requests of a limit of 8 an hour in rdb. told is the error handler.
+	Open func(t *testing.T, rdb redistest.Client, how Instead, told func(error)) Asking
+}
+
+// answered is an error that Redis answered.
+type answered string
+
+func (a answered) Error() string { return string(a) }
+
+func (answered) RedisError() {}
+
+// Outages tests that whatever has a policy behaves alike: no call ends in an error, three meet the outage,
+// later ones are answered at once, and Redis decides again when it is back.
+func Outages(t *testing.T, g Guarded) {
+	t.Helper()
+	open, local := limit.FailOpen(), limit.FailLocal(0.5)
+	for policy, p := range map[string]struct {
+		how  func() Instead
+		want int // of 20 calls
+	}{
+		"open":     {func() Instead { return Instead{Failure: &open} }, 20},
+		"local":    {func() Instead { return Instead{Failure: &local} }, hourly / 2},
+		"fallback": {func() Instead { return Instead{Fallback: Budget(5, time.Hour)} }, 5},
+	} {
+		if policy == "fallback" && !g.Fallbacks {
+			continue
+		}
+		for outage, fails := range map[string]func([]redis.Cmder) error{
+			"start": refused, "hung": hung, "refused": refused, "read only": func(cmds []redis.Cmder) error {
+				return redistest.Fail(cmds, answered("READONLY You can't write against a read only replica."))
+			},
+		} {
+			if g.Foreign && policy == "local" && outage == "start" {
+				continue
+			}
+			t.Run(policy+", "+outage, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { g.meet(t, p.how(), outage == "start", fails, p.want) })
+			})
+		}
+	}
+}
+
+func refused(cmds []redis.Cmder) error {
+	return redistest.Fail(cmds, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)})
+}
+
+func hung(cmds []redis.Cmder) error {
+	time.Sleep(3 * time.Second)
+	return redistest.Fail(cmds, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded})
+}
+
+// meet lets an outage begin, makes calls, and ends the outage.
+func (g Guarded) meet(t *testing.T, how Instead, start bool, fails func([]redis.Cmder) error, want int) {
+	rdb, _ := redistest.Mini(t)
+	var down atomic.Bool
+	var sent atomic.Int64
+	rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+		if !down.Load() {
+			return next()
+		}
+		sent.Add(1)
+		return fails(cmds)
+	}))
+	var told redistest.List[error]
+	ask := g.Open(t, rdb, how, told.Add)
+	free := hourly
+	mustAsk := func() bool {
+		granted, err := ask(t.Context())
+		require.NoError(t, err)
+		return granted
+	}
+	if !start {
+		require.True(t, mustAsk())
+		free--
+	}
+	down.Store(true)
+	granted := 0
+	for i := range 20 {
+		before, most := time.Now(), 20*time.Millisecond
+		if i < 3 {
+			most = 3 * time.Second
+		}
+		if mustAsk() {
+			granted++
+		}
+		assert.LessOrEqual(t, time.Since(before), most, "call %d", i)
+	}
+	assert.Equal(t, want, granted)
+	assert.LessOrEqual(t, sent.Load(), int64(120), "attempts of three calls")
+	assert.LessOrEqual(t, len(told.All()), 3, "an outage is reported once")
+	for _, err := range told.All() {
+		assert.True(t, errors.Is(err, limit.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded), "%v", err)
+	}
+	down.Store(false)
+	time.Sleep(10 * time.Second)
+	for mustAsk() {
+		free--
+	}
+	assert.LessOrEqual(t, 0, free, "permits of Redis")
+	assert.LessOrEqual(t, free, 3, "permits of Redis, but for calls in doubt")
+	time.Sleep(time.Minute) // go-redis comes back from what hung
 }

@@ -1,16 +1,17 @@
-// Package middlewaretest tests what HTTP and gRPC middleware have in common: which
-// requests pass, what they cost and under which key, and what answers while a limiter
-// fails. What only one protocol has is left to the tests of its package.
+// Package middlewaretest tests what HTTP and gRPC middleware have in common: which requests pass, what they cost and under which key, and
+// what answers while a limiter fails. What only one protocol has is left to the tests of its package.
 package middlewaretest
 
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -31,22 +32,13 @@ type Kind[O, K any] struct {
 	Prefix string // of keys, by default
 	Parts  string // what follows the prefix by default, the same for each request
 
-	// Exact is what RetryAfter is rounded up to.
-	Exact time.Duration
+	Exact   time.Duration // what RetryAfter is rounded up to
+	Figures bool          // answers have them
+	Late    Verdict       // on a request whose deadline the limiter has missed; Unavailable: that is the limiter's failure
 
-	// Figures says that answers have them.
-	Figures bool
-
-	// Late is the verdict on a request whose deadline the limiter has missed. If it
-	// is Unavailable, that is the limiter's failure.
-	Late Verdict
-
-	// Wrap returns middleware around a handler, which fails t if an answer is not as
-	// its protocol says.
-	Wrap func(t testing.TB, l limit.Limiter, opts ...O) Handler
-
-	// Check returns the options' error.
-	Check func(l limit.Limiter, opts ...O) error
+	// Wrap returns middleware around a handler, which fails t if an answer is not as its protocol says.
+	Wrap  func(t testing.TB, l limit.Limiter, opts ...O) Handler
+	Check func(l limit.Limiter, opts ...O) error // returns the options' error
 
 	Text func(part string, err error) K // a key function that always says so
 	User K                              // a key function that says whose request it is
@@ -62,26 +54,20 @@ type Kind[O, K any] struct {
 	WithShadow       func() O
 	WithSkip         func(skip bool) O
 	WithTimeout      func(time.Duration) O
+	WithWait         func() O // requests wait until they can pass; nil: they can't
 
-	// Policy returns what middleware has in place of a limiter.
-	Policy func(Policy) limit.Limiter
-
-	WithWait func() O // requests wait until they can pass; nil: they can't
-
+	Policy func(Policy) limit.Limiter                    // what middleware has in place of a limiter
 	Settle func(ctx context.Context, actual int64) error // nil: no handler
-
-	Bad map[string][]O // options that make no sense, besides those that all kinds have
+	Bad    map[string][]O                                // options that make no sense, besides those that all kinds have
 }
 
 // A Policy is what concerns only one limit.
 type Policy struct {
 	Limiter limit.Limiter
 	Plan    func(user string) limit.Limiter
-	Settle  bool
-	Shadow  bool
+	Hold    time.Duration
 
-	InFlight bool
-	Hold     time.Duration
+	Settle, Shadow, InFlight bool
 }
 
 // A Handler makes a request of a user, and returns the result.
@@ -109,8 +95,7 @@ const (
 	Gone          Verdict = "gone"     // the caller didn't wait for the answer
 )
 
-// Run tests a kind of middleware. It replaces slog's default logger for a moment, so
-// the test that calls it must not be parallel.
+// Run tests a kind of middleware. It replaces slog's default logger for a moment, so the test that calls it must not be parallel.
 func (k Kind[O, K]) Run(t *testing.T) {
 	t.Helper()
 	t.Run("Log", k.testLog)
@@ -126,10 +111,7 @@ func (k Kind[O, K]) Run(t *testing.T) {
 		"Waits":           k.testWaits,
 		"WaitsInOrder":    k.testWaitsInOrder,
 	} {
-		if strings.HasPrefix(name, "Waits") && k.WithWait == nil {
-			continue
-		}
-		if strings.HasPrefix(name, "Settle") && k.Settle == nil {
+		if strings.HasPrefix(name, "Waits") && k.WithWait == nil || strings.HasPrefix(name, "Settle") && k.Settle == nil {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -311,4 +293,85 @@ func Limiters(client *rratelimiter.Client, permits int64, interval time.Duration
 		"slidinglog":  slidinglog.New(client, slidinglog.Config{Limit: permits, Window: interval}),
 		"tokenbucket": tokenbucket.New(client, tokenbucket.Config{Capacity: permits, Refill: permits, Interval: interval}),
 	}
+}
+
+var (
+	errDown    = errors.New("secret: connection refused")
+	errDownToo = errors.New("secret: no route to host")
+)
+
+// Ending returns a context with a deadline, or if that is below 0, one whose caller goes then.
+func Ending(ctx context.Context, in time.Duration) (context.Context, context.CancelFunc) {
+	if in > 0 {
+		return context.WithTimeout(ctx, in)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	if in < 0 {
+		time.AfterFunc(-in, cancel)
+	}
+	return ctx, cancel
+}
+
+// A limiter has the timeout, and its fallback has it again. A caller who leaves is no failure of the limiter, which is not replaced
+// then. What it grants too late is given back, once.
+func (k Kind[O, K]) testTime(t *testing.T) {
+	const short, second = 10 * time.Millisecond, time.Second
+	fallback, late := Grants(), k.Late
+	open := k.WithFailure(limit.FailOpen())
+	if late == Unavailable {
+		late = Passed
+	}
+	for name, c := range map[string]struct {
+		opt  O
+		in   time.Duration // the request's deadline; below 0, when its caller goes
+		took time.Duration
+		want Verdict
+	}{
+		"default":          {k.WithFailure(limit.FailClosed()), 0, second, Unavailable},
+		"option":           {k.WithTimeout(2 * short), 0, 2 * short, Unavailable},
+		"hanging fallback": {k.WithFallback(Hangs()), 0, 2 * second, Unavailable},
+		"deaf fallback":    {k.WithFallback(Deaf(time.Minute)), 0, 2 * second, Unavailable},
+		"no bound":         {k.WithTimeout(0), 0, time.Minute, Passed},
+		"gone, closed":     {k.WithFailure(limit.FailClosed()), -short, short, Gone},
+		"gone, open":       {open, -short, short, Gone},
+		"gone, fallback":   {k.WithFallback(fallback), -short, short, Gone},
+		"gone, no bound":   {k.WithTimeout(0), -short, short, Gone},
+		"late, fallback":   {k.WithFallback(fallback), short, short, k.Late},
+		"late, open":       {open, short, short, late},
+	} {
+		for _, deaf := range []bool{true, false} {
+			if !deaf && name == "no bound" {
+				continue // it would never answer
+			}
+			synctest.Test(t, func(t *testing.T) {
+				limiter, givenBack := &Returner{Fake: Hangs()}, 0
+				if deaf {
+					limiter.Fake = Deaf(time.Minute)
+				}
+				if deaf && c.want != Passed || deaf && c.in != 0 {
+					givenBack = 1
+				}
+				r := k.rig(t, limiter, c.opt)
+				ctx, cancel := Ending(t.Context(), c.in)
+				defer cancel()
+				start := time.Now()
+				assert.Equal(t, c.want, r.handle(ctx, "").Verdict, name)
+				assert.Equal(t, c.took, time.Since(start), name)
+				if c.want == Unavailable || name == "late, open" && late == Passed {
+					r.errs.Check(t, context.DeadlineExceeded)
+				}
+				r.errs.Check(t)
+				assert.Empty(t, limiter.GivenBack(), name)
+				time.Sleep(time.Hour)
+				assert.Len(t, limiter.GivenBack(), givenBack, name)
+			})
+		}
+	}
+	assert.Empty(t, fallback.Asked(), "it is too late for that")
+}
+
+func (k Kind[O, K]) testPanic(t *testing.T) {
+	panics := &Fake{Answer: func(context.Context, int64) (limit.Decision, error) { panic("oops") }}
+	r := k.rig(t, panics)
+	assert.PanicsWithValue(t, "oops", func() { r.ask(Passed) })
 }

@@ -132,22 +132,18 @@ func (k Kind[O, K]) reserving() map[string]asking[O] {
 		"in flight, too costly": { // that is no estimate, which would be lowered
 			says: refused, err: limit.ErrPermitsExceedRate, opts: []O{k.WithCost(6, nil)}, cost: 6, inFlight: true, want: Refused, outcome: limit.TooCostly,
 		},
-		"in flight, skipped":        {inFlight: true, opts: []O{k.WithSkip(true)}, want: Passed, cost: none},
-		"in flight, free":           {inFlight: true, opts: []O{k.WithCost(0, nil)}, want: Passed, cost: none},
-		"in flight, open":           {err: errDown, inFlight: true, opts: open, want: Passed, heard: down},
-		"in flight, fallback":       {err: errDown, inFlight: true, fallback: reserver(), want: Passed, figures: ten, heard: down, settled: []int64{0}},
-		"in flight, gives back":     {err: errDown, inFlight: true, fallback: &Returner{Fake: Grants()}, want: Passed, figures: ten, heard: down},
-		"in flight, can't now":      {says: granted, inFlight: true, cannot: cannot, want: Passed, figures: ten},
-		"in flight, fails at end":   {says: granted, inFlight: true, fails: lost, want: Passed, figures: ten, heard: []error{lost}},
-		"neither of both, not paid": {says: granted, want: Passed, figures: ten},
+		"in flight, skipped":      {inFlight: true, opts: []O{k.WithSkip(true)}, want: Passed, cost: none},
+		"in flight, free":         {inFlight: true, opts: []O{k.WithCost(0, nil)}, want: Passed, cost: none},
+		"in flight, open":         {err: errDown, inFlight: true, opts: open, want: Passed, heard: down},
+		"in flight, fallback":     {err: errDown, inFlight: true, fallback: reserver(), want: Passed, figures: ten, heard: down, settled: []int64{0}},
+		"in flight, gives back":   {err: errDown, inFlight: true, fallback: &Returner{Fake: Grants()}, want: Passed, figures: ten, heard: down},
+		"in flight, can't now":    {says: granted, inFlight: true, cannot: cannot, want: Passed, figures: ten},
+		"in flight, fails at end": {says: granted, inFlight: true, fails: lost, want: Passed, figures: ten, heard: []error{lost}},
 	}
 }
 
-// shadows are how a request can be without effect: it is not, all limits are in shadow, or its policy is.
-var shadows = []string{"", "WithShadow", "Policy.Shadow"}
-
 func (k Kind[O, K]) testVerdicts(t *testing.T) {
-	for _, shadow := range shadows {
+	for _, shadow := range []string{"", "WithShadow", "Policy.Shadow"} { // what is in shadow: nothing, all limits, or the policy
 		all := k.askings()
 		if k.Settle != nil {
 			maps.Copy(all, k.reserving())
@@ -296,8 +292,7 @@ func (k Kind[O, K]) testSettleIsChecked(t *testing.T) {
 	}
 }
 
-// A request waits as long as its context allows, and fails at once if that is known not to suffice. One that waits is one
-// decision.
+// A request waits as long as its context allows, and fails at once if that is known not to suffice. One that waits is one decision.
 func (k Kind[O, K]) testWaits(t *testing.T) {
 	const second = time.Second
 	for name, c := range map[string]struct {
