@@ -38,7 +38,6 @@ type modelHeld struct {
 	settled bool
 }
 
-// modelQuestion is what a call asks of a limit.
 type modelQuestion struct {
 	key  string
 	deed deed
@@ -50,7 +49,6 @@ type modelQuestion struct {
 // modelDescriptor is one of a call's, with its hits and what it settles, "" if there is none.
 type modelDescriptor struct{ key, hits, id string }
 
-// newModel returns a model of some limits of all kinds.
 func newModel(seed uint64) *model {
 	m := &model{Rand: rand.New(rand.NewPCG(seed, 0)), limits: map[string]*modelLimit{}, held: map[string]*modelHeld{}}
 	m.text = []string{"", "hash: descriptor\n"}[m.IntN(2)] + "domain: web\ndescriptors:\n"
@@ -75,7 +73,6 @@ func newModel(seed uint64) *model {
 	return m
 }
 
-// call returns the descriptors of some call.
 func (m *model) call() (all []modelDescriptor) {
 	spent := m.IntN(3) == 0
 	taken := map[string]string{} // what settles a limit is not beside anything else of it

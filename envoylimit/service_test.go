@@ -22,9 +22,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-func TestService_RefusesRequestsThatMakeNoSense(t *testing.T) {
-	t.Parallel()
-	onStage(t, web, func(t *testing.T, s *stage) {
+// played are scenes with more than steps.
+var played = map[string]scene{
+	"RefusesRequestsThatMakeNoSense": {then: func(t *testing.T, s *stage) {
 		for text, r := range map[string]*ratelimitv3.RateLimitRequest{
 			"the rate limit domain must not be empty":          request("", "user=ann"),
 			"the rate limit descriptor list must not be empty": {Domain: "web"},
@@ -42,33 +42,15 @@ func TestService_RefusesRequestsThatMakeNoSense(t *testing.T) {
 			require.ErrorIs(t, New(client, nil).Err(), rratelimiter.ErrInvalidConfig)
 		}
 		assert.Equal(t, "Internal", says(New(nil, nil).ShouldRateLimit(t.Context(), request("web", "user=ann"))))
-	})
-}
+	}},
 
-// Counters in several slots of a cluster are asked apart, and all or none are charged nevertheless.
-func TestService_OnACluster(t *testing.T) {
-	t.Parallel()
-	redistest.SkipShort(t, "a cluster")
-	rdb := redistest.StartCluster(t, 3, 0).Client(t, nil)
-	for _, hash := range []string{"domain", "descriptor"} {
-		s := &stage{T: t, rdb: rdb, Service: newService(t, rdb, "hash: "+hash+web)}
-		s.play(strings.ReplaceAll(`
-			user=a#; user=b# | 5 -> OK: OK 4/5 OK 0/5
-			user=a#; user=b#; user=c# -> OVER: OK 4/5 OVER 0/5 OK 5/5
-			user=a# -> OK: OK 3/5`, "#", redistest.Name(t)+hash))
-	}
-}
-
-// Permits taken ahead save round trips, and change no decision.
-func TestService_WithLeases(t *testing.T) {
-	t.Parallel()
-	const text = `
+	// Permits taken ahead save round trips, and change no decision.
+	"WithLeases": {opts: []Option{WithLeases()}, limits: `
 domain: web
 descriptors:
 - {key: user, rate_limit: {unit: minute, requests_per_unit: 100000}}
 - {key: few, rate_limit: {unit: minute, requests_per_unit: 5}}
-`
-	onStage(t, text, func(t *testing.T, s *stage) {
+`, then: func(t *testing.T, s *stage) {
 		calls := limitertest.CountCommands(s.rdb)
 		for range 10_000 {
 			require.Equal(t, ok, s.ask(t, "user=ann").GetOverallCode())
@@ -83,36 +65,29 @@ descriptors:
 		}
 		assert.Equal(t, 5, granted)
 		assert.Equal(t, ok, s.ask(t, "user=ann").GetOverallCode())
-	}, WithLeases())
-}
+	}},
 
-// What is taken ahead is free for a request that another limit refuses.
-func TestService_WithLeasesSaysWhoRefuses(t *testing.T) {
-	t.Parallel()
-	onStage(t, "domain: web\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 40}}, {key: none, rate_limit: {unit: minute}}]",
-		func(_ *testing.T, s *stage) {
-			for left := 39; left >= 0; left-- {
-				s.play(fmt.Sprintf("user=ann -> OK: OK %d/40", left))
-				s.play(fmt.Sprintf("user=ann; none=x -> OVER: %s %d/40 OVER 0/0\nwait 1ms", map[bool]string{true: "OK", false: "OVER"}[left > 0], left))
-			}
-		}, WithLeases())
-}
+	// What is taken ahead is free for a request that another limit refuses.
+	"WithLeasesSaysWhoRefuses": {opts: []Option{WithLeases()}, limits: `
+domain: web
+descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 40}}, {key: none, rate_limit: {unit: minute}}]
+`, then: func(_ *testing.T, s *stage) {
+		for left := 39; left >= 0; left-- {
+			s.play(fmt.Sprintf("user=ann -> OK: OK %d/40", left))
+			s.play(fmt.Sprintf("user=ann; none=x -> OVER: %s %d/40 OVER 0/0", map[bool]string{true: "OK", false: "OVER"}[left > 0], left))
+		}
+	}},
 
-// A descriptor without hits of its own has the request's.
-func TestService_HitsOfRequestAndDescriptor(t *testing.T) {
-	t.Parallel()
-	onStage(t, web, func(t *testing.T, s *stage) {
+	// A descriptor without hits of its own has the request's.
+	"HitsOfRequestAndDescriptor": {then: func(t *testing.T, s *stage) {
 		r := request("web", "user=ann; user=bob | 1; user=eve | 0")
 		r.HitsAddend = 3
 		assert.Equal(t, "OK: OK 2/5 OK 4/5 OK 5/5", says(s.ShouldRateLimit(t.Context(), r)))
-	})
-}
+	}},
 
-// A changed limit holds for the next call, and what was used before counts. Questions are about the new one, also all that come
-// at once, but not if a rate was set by hand.
-func TestService_SetConfig(t *testing.T) {
-	t.Parallel()
-	onStage(t, web, func(t *testing.T, s *stage) {
+	// A changed limit holds for the next call, and what was used before counts. Questions are about the new one, also all that come
+	// at once, but not if a rate was set by hand.
+	"SetConfig": {then: func(t *testing.T, s *stage) {
 		set := func(limit string) {
 			const text = "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: #}}\n- {key: plan, rate_limit: {unit: day, requests_per_unit: #}}"
 			s.SetConfig(parsed(t, strings.ReplaceAll(text, "#", limit)))
@@ -131,20 +106,120 @@ func TestService_SetConfig(t *testing.T) {
 		for range 3 {
 			s.play("user=ann | 0 -> OK: OK 16/20")
 		}
-	})
-}
+	}},
 
-// If all requests pass, no header tells Envoy's clients to come back later, whether the Service or its Client says so.
-func TestService_WithShadowSendsNoRetryAfter(t *testing.T) {
-	t.Parallel()
-	onStage(t, web, func(t *testing.T, s *stage) {
+	// If all requests pass, no header tells Envoy's clients to come back later, whether the Service or its Client says so.
+	"WithShadowSendsNoRetryAfter": {then: func(t *testing.T, s *stage) {
 		of := New(limitertest.NewClient(t, s.rdb, rratelimiter.WithShadow()), parsed(t, web), WithHeaders())
 		for _, s := range []*Service{newService(t, s.rdb, web, WithShadow(), WithHeaders()), of} {
 			s.ask(t, "user=ann | 5")
 			assert.Equal(t, "OK: OVER 0/5", says(s.ask(t, "user=ann"), nil))
 			assert.NotContains(t, headersOf(s.ask(t, "user=ann")), "Retry-After")
 		}
-	})
+	}},
+
+	// Retry-After and reset are whole seconds, rounded up, after which the same request passes.
+	"SaysWhenToComeBack": {opts: []Option{WithHeaders()}, then: func(t *testing.T, s *stage) {
+		s.play("user=eve | 2 -> OK: OK 3/5")
+		got := s.ask(t, "slow=x")
+		assert.Equal(t, 90*time.Second, wait(got, 0))
+		assert.EqualValues(t, 90, got.GetStatuses()[0].GetCurrentLimit().GetUnitMultiplier().GetValue())
+		assert.Equal(t, "SECOND", got.GetStatuses()[0].GetCurrentLimit().GetUnit().String())
+		time.Sleep(30500 * time.Millisecond)
+		assert.Equal(t, 30*time.Second, wait(s.ask(t, "none=x; user=eve | 4; plan=bucket | 2"), 1), "of what is only looked at, too")
+		assert.Equal(t, map[string]string{
+			"RateLimit-Limit": "1", "RateLimit-Remaining": "0", "RateLimit-Reset": "60", "Retry-After": "60",
+		}, headersOf(s.ask(t, "slow=x; user=ann")))
+		time.Sleep(time.Minute)
+		s.play("slow=x -> OK: OK 0/1")
+	}},
+
+	// Of several limits that refuse, headers show the last one, and those of quotas only if no other limit refuses, as there.
+	"WhichLimitHeadersShow": {opts: []Option{WithHeaders()}, limits: `
+domain: web
+descriptors:
+- {key: a, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: b, rate_limit: {unit: hour, requests_per_unit: 2}}
+- {key: c, rate_limit: {unit: hour, requests_per_unit: 30}}
+- {key: q, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
+- {key: s, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 4}}
+- {key: free, rate_limit: {unlimited: true}}
+`, then: func(t *testing.T, s *stage) {
+		for _, tc := range []struct{ request, limit, remaining string }{
+			{"a=x | 9; b=x | 9; c=x", "2", "0"},
+			{"b=x | 9; a=x | 9; c=x", "1", "0"},
+			{"a=x | 9; q=x | 9; b=x", "1", "0"},
+			{"q=x | 9; a=x | 9", "1", "0"},
+			{"q=x | 9; b=x | 1", "3", "0"},
+			{"s=x | 9; q=x | 9", "4", "0"},
+			{"c=x | 1; b=y | 1; free=x; other=x", "2", "1"},
+		} {
+			headers := headersOf(s.ask(t, tc.request))
+			assert.Equal(t, []string{tc.limit, tc.remaining}, []string{headers["RateLimit-Limit"], headers["RateLimit-Remaining"]}, tc.request)
+		}
+		assert.Empty(t, headersOf(s.ask(t, "free=x; other=x")))
+	}},
+
+	// Metadata of limits that grant are merged. They are as envoyproxy/ratelimit reads them, by YAML 1.1.
+	"Metadata": {limits: `
+domain: web
+descriptors:
+- {key: a, metadata: {tier: {name: a, n: 1}}, rate_limit: {unit: hour, requests_per_unit: 1}}
+- {key: b, metadata: {tier: {name: b, m: 2}, list: [x]}, rate_limit: {unit: hour, requests_per_unit: 9}}
+- {key: free, metadata: {tier: x}, rate_limit: {unlimited: true}}
+- key: c
+  metadata: &m
+    1: {true: x, 2: [~, 0x10, 1.5, {3: x}]}
+    on: no
+    quoted: "yes"
+    since: 2001-01-01
+    twice: first
+    twice: &t [1]
+    again: *t
+  rate_limit: {unit: hour, requests_per_unit: 1}
+- {key: d, metadata: {<<: *m, on: 5}, rate_limit: {unit: hour, requests_per_unit: 1}}
+`, then: func(t *testing.T, s *stage) {
+		metadata := func(text string) any { return s.ask(t, text).GetDynamicMetadata().AsMap()["metadata"] }
+		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "a", "n": 1.0, "m": 2.0}, "list": []any{"x"}}, metadata("a=x; b=x"))
+		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "b", "m": 2.0}, "list": []any{"x"}}, metadata("a=x; b=x"))
+		assert.Nil(t, s.ask(t, "other=x; free=x").GetDynamicMetadata())
+		want := map[string]any{
+			"1":  map[string]any{"true": "x", "2": []any{nil, 16.0, 1.5, map[string]any{"3": "x"}}},
+			"on": false, "quoted": "yes", "since": "2001-01-01", "twice": []any{1.0}, "again": []any{1.0},
+		}
+		assert.Equal(t, want, metadata("c=x"))
+		want["on"] = 5.0
+		assert.Equal(t, want, metadata("d=x"))
+	}},
+
+	// What was given back since another descriptor refused is shown as a question would find it.
+	"FiguresOfWhatWentBack": {limits: kinds, then: func(t *testing.T, s *stage) {
+		for range 2 { // counters that nothing has used, and others
+			s.ask(t, "once=x")
+			time.Sleep(10 * time.Minute)
+			for _, key := range []string{"log", "held", "day", "bucket"} {
+				refused := s.ask(t, "once=x; "+key+"=x")
+				require.Equal(t, over, refused.GetOverallCode())
+				assert.Equal(t, s.ask(t, key+"=x | 0").GetStatuses()[0].String(), refused.GetStatuses()[1].String(), key)
+				s.ask(t, key+"=x")
+			}
+			time.Sleep(5 * time.Minute)
+		}
+	}},
+}
+
+// Counters in several slots of a cluster are asked apart, and all or none are charged nevertheless.
+func TestService_OnACluster(t *testing.T) {
+	t.Parallel()
+	redistest.SkipShort(t, "a cluster")
+	rdb := redistest.StartCluster(t, 3, 0).Client(t, nil)
+	for _, hash := range []string{"domain", "descriptor"} {
+		s := &stage{T: t, rdb: rdb, Service: newService(t, rdb, "hash: "+hash+web)}
+		s.play(strings.ReplaceAll(`
+			user=a#; user=b# | 5 -> OK: OK 4/5 OK 0/5
+			user=a#; user=b#; user=c# -> OVER: OK 4/5 OVER 0/5 OK 5/5
+			user=a# -> OK: OK 3/5`, "#", redistest.Name(t)+hash))
+	}
 }
 
 func headersOf(r *ratelimitv3.RateLimitResponse) map[string]string {
@@ -179,25 +254,6 @@ func TestService_WindowsEnd(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Retry-After and reset are whole seconds, rounded up, after which the same request passes.
-func TestService_SaysWhenToComeBack(t *testing.T) {
-	t.Parallel()
-	onStage(t, web, func(t *testing.T, s *stage) {
-		s.play("user=eve | 2 -> OK: OK 3/5")
-		got := s.ask(t, "slow=x")
-		assert.Equal(t, 90*time.Second, wait(got, 0))
-		assert.EqualValues(t, 90, got.GetStatuses()[0].GetCurrentLimit().GetUnitMultiplier().GetValue())
-		assert.Equal(t, "SECOND", got.GetStatuses()[0].GetCurrentLimit().GetUnit().String())
-		time.Sleep(30500 * time.Millisecond)
-		assert.Equal(t, 30*time.Second, wait(s.ask(t, "none=x; user=eve | 4; plan=bucket | 2"), 1), "of what is only looked at, too")
-		assert.Equal(t, map[string]string{
-			"RateLimit-Limit": "1", "RateLimit-Remaining": "0", "RateLimit-Reset": "60", "Retry-After": "60",
-		}, headersOf(s.ask(t, "slow=x; user=ann")))
-		time.Sleep(time.Minute)
-		s.play("slow=x -> OK: OK 0/1")
-	}, WithHeaders())
 }
 
 // After as long as an answer says, the same call passes, and not before: a question that finds more used than the limit, and a
@@ -241,90 +297,6 @@ descriptors:
 	})
 }
 
-// Of several limits that refuse, headers show the last one, and those of quotas only if no other limit refuses, as there.
-func TestService_WhichLimitHeadersShow(t *testing.T) {
-	t.Parallel()
-	const text = `
-domain: web
-descriptors:
-- {key: a, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: b, rate_limit: {unit: hour, requests_per_unit: 2}}
-- {key: c, rate_limit: {unit: hour, requests_per_unit: 30}}
-- {key: q, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
-- {key: s, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 4}}
-- {key: free, rate_limit: {unlimited: true}}
-`
-	onStage(t, text, func(t *testing.T, s *stage) {
-		for _, tc := range []struct{ request, limit, remaining string }{
-			{"a=x | 9; b=x | 9; c=x", "2", "0"},
-			{"b=x | 9; a=x | 9; c=x", "1", "0"},
-			{"a=x | 9; q=x | 9; b=x", "1", "0"},
-			{"q=x | 9; a=x | 9", "1", "0"},
-			{"q=x | 9; b=x | 1", "3", "0"},
-			{"s=x | 9; q=x | 9", "4", "0"},
-			{"c=x | 1; b=y | 1; free=x; other=x", "2", "1"},
-		} {
-			headers := headersOf(s.ask(t, tc.request))
-			assert.Equal(t, []string{tc.limit, tc.remaining}, []string{headers["RateLimit-Limit"], headers["RateLimit-Remaining"]}, tc.request)
-		}
-		assert.Empty(t, headersOf(s.ask(t, "free=x; other=x")))
-	}, WithHeaders())
-}
-
-// Metadata of limits that grant are merged. They are as envoyproxy/ratelimit reads them, by YAML 1.1.
-func TestService_Metadata(t *testing.T) {
-	t.Parallel()
-	const text = `
-domain: web
-descriptors:
-- {key: a, metadata: {tier: {name: a, n: 1}}, rate_limit: {unit: hour, requests_per_unit: 1}}
-- {key: b, metadata: {tier: {name: b, m: 2}, list: [x]}, rate_limit: {unit: hour, requests_per_unit: 9}}
-- {key: free, metadata: {tier: x}, rate_limit: {unlimited: true}}
-- key: c
-  metadata: &m
-    1: {true: x, 2: [~, 0x10, 1.5, {3: x}]}
-    on: no
-    quoted: "yes"
-    since: 2001-01-01
-    twice: first
-    twice: &t [1]
-    again: *t
-  rate_limit: {unit: hour, requests_per_unit: 1}
-- {key: d, metadata: {<<: *m, on: 5}, rate_limit: {unit: hour, requests_per_unit: 1}}
-`
-	onStage(t, text, func(t *testing.T, s *stage) {
-		metadata := func(text string) any { return s.ask(t, text).GetDynamicMetadata().AsMap()["metadata"] }
-		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "a", "n": 1.0, "m": 2.0}, "list": []any{"x"}}, metadata("a=x; b=x"))
-		assert.Equal(t, map[string]any{"tier": map[string]any{"name": "b", "m": 2.0}, "list": []any{"x"}}, metadata("a=x; b=x"))
-		assert.Nil(t, s.ask(t, "other=x; free=x").GetDynamicMetadata())
-		want := map[string]any{
-			"1":  map[string]any{"true": "x", "2": []any{nil, 16.0, 1.5, map[string]any{"3": "x"}}},
-			"on": false, "quoted": "yes", "since": "2001-01-01", "twice": []any{1.0}, "again": []any{1.0},
-		}
-		assert.Equal(t, want, metadata("c=x"))
-		want["on"] = 5.0
-		assert.Equal(t, want, metadata("d=x"))
-	})
-}
-
-// What was given back since another descriptor refused is shown as a question would find it.
-func TestService_FiguresOfWhatWentBack(t *testing.T) {
-	t.Parallel()
-	onStage(t, kinds, func(t *testing.T, s *stage) {
-		for range 2 { // counters that nothing has used, and others
-			s.ask(t, "once=x")
-			time.Sleep(10 * time.Minute)
-			for _, key := range []string{"log", "held", "day", "bucket"} {
-				refused := s.ask(t, "once=x; "+key+"=x")
-				require.Equal(t, over, refused.GetOverallCode())
-				assert.Equal(t, s.ask(t, key+"=x | 0").GetStatuses()[0].String(), refused.GetStatuses()[1].String(), key)
-				s.ask(t, key+"=x")
-			}
-			time.Sleep(5 * time.Minute)
-		}
-	})
-}
-
 // What a call is granted before another limit refuses it is in no call's way that none refuses: as many pass as the scarcest
 // limit has, however many come at once and whatever the limits count by.
 func TestService_GrantsAllThatTheScarcestLimitHas(t *testing.T) {
@@ -338,10 +310,7 @@ descriptors:
 - {key: bucket, rate_limit: {unit: day, requests_per_unit: %d, algorithm: token_bucket}}`, most...)
 		onStage(t, text, func(t *testing.T, s *stage) {
 			var sent atomic.Uint32
-			s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
-				time.Sleep(time.Duration(sent.Add(1)*7919%5) * time.Millisecond)
-				return next()
-			}))
+			s.rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(time.Duration(sent.Add(1)*7919%5) * time.Millisecond) }))
 			var granted atomic.Int64
 			limitertest.Together(200, func(i int) {
 				lines := []string{"log=a", "day=a", "bucket=a"}
@@ -436,11 +405,10 @@ func (s *stage) in20ms(text string) (string, time.Duration) {
 // delay makes calls to Redis take as long as away says, from the one after so many on.
 func (s *stage) delay(prompt int64, away *atomic.Int64) {
 	var calls atomic.Int64
-	s.rdb.AddHook(redistest.Hook(func(_ context.Context, _ []redis.Cmder, next func() error) error {
+	s.rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) {
 		if calls.Add(1) > prompt {
 			time.Sleep(time.Duration(away.Load()))
 		}
-		return next()
 	}))
 }
 

@@ -38,7 +38,7 @@ func startEnvoy(t *testing.T, file, server, service string) *envoy {
 	if err != nil {
 		redistest.SkipOrFail(t, "no envoy: .cache/bin has none (scripts/install-envoy.sh installs it)")
 	}
-	data, err := os.ReadFile(filepath.Join("..", "..", "..", "examples", "envoy", file))
+	data, err := os.ReadFile(filepath.Join(examples, file))
 	require.NoError(t, err)
 	text := string(data)
 	port := func(address string) string { return "port_value: " + address[strings.LastIndex(address, ":")+1:] }
@@ -68,7 +68,6 @@ func startEnvoy(t *testing.T, file, server, service string) *envoy {
 	return e
 }
 
-// String returns the log.
 func (e *envoy) String() string {
 	text, _ := os.ReadFile(e.log)
 	return string(text)
@@ -95,13 +94,11 @@ func (e *envoy) find(admin string) error {
 	return errors.New("it does not listen yet")
 }
 
-// got is an answer without its body.
 type got struct {
 	code   int
 	header http.Header
 }
 
-// send sends a request.
 func (e *envoy) send(path, body string, headers ...string) got {
 	e.t.Helper()
 	answer, rest := e.stream(path, body, headers...)
@@ -160,7 +157,6 @@ descriptors:
 - {key: user_calls, rate_limit: {unit: minute, requests_per_unit: 30}}
 `
 
-// startLLM starts an Envoy before a model and a rratelimitd.
 func startLLM(t *testing.T) (*envoy, *running, *model) {
 	t.Helper()
 	redistest.SkipShort(t, "several streams through Envoy")
@@ -258,22 +254,17 @@ func TestEnvoy_StreamsThatAreCut(t *testing.T) {
 	r.settles("ann", "200")
 }
 
-// examples is the folder of what users run.
 var examples = filepath.Join("..", "..", "..", "examples", "envoy")
 
-func TestExamples_LimitsAreRight(t *testing.T) {
+var serveLine = regexp.MustCompile(`(?:command|args): \[serve, (.*)\]`)
+
+// The limits of the examples are right, and the flags exist.
+func TestExamples(t *testing.T) {
 	t.Parallel()
 	config, err := envoylimit.Load(filepath.Join(examples, "limits"))
 	require.NoError(t, err)
 	assert.Equal(t, []string{"llm", "web"}, config.Domains())
 	assert.Empty(t, config.Warnings())
-}
-
-// serveLine is a list of arguments in the examples.
-var serveLine = regexp.MustCompile(`(?:command|args): \[serve, (.*)\]`)
-
-func TestExamples_FlagsExist(t *testing.T) {
-	t.Parallel()
 	for _, file := range []string{"compose.yaml", "kubernetes.yaml"} {
 		text, err := os.ReadFile(filepath.Join(examples, file))
 		require.NoError(t, err)

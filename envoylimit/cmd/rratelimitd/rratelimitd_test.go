@@ -39,7 +39,6 @@ func TestMain(m *testing.M) {
 
 const web = "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 3}}\n"
 
-// directory returns one with a file web.yaml.
 func directory(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,7 +51,6 @@ func write(t *testing.T, dir, text string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(text), 0o600))
 }
 
-// running is a rratelimitd that serves for a test.
 type running struct {
 	t                   *testing.T
 	redis               *miniredis.Miniredis
@@ -102,7 +100,6 @@ func start(t *testing.T, dir, redis string, flags ...string) *running {
 	return r
 }
 
-// dial returns a connection to the gRPC server.
 func (r *running) dial(creds credentials.TransportCredentials) *grpc.ClientConn {
 	r.t.Helper()
 	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(creds))
@@ -127,7 +124,6 @@ func (r *running) ask(user string) string {
 	return answer.GetOverallCode().String()
 }
 
-// until waits for something that comes soon.
 func (r *running) until(what string, is func() bool) {
 	r.t.Helper()
 	require.Eventually(r.t, is, redistest.Patience(30*time.Second), 5*time.Millisecond, "%s\n%s", what, r.log)
