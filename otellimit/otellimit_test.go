@@ -8,7 +8,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/otellimit"
@@ -66,7 +66,6 @@ func Example() {
 	// ratelimiter.name=users:,ratelimiter.outcome=refused,ratelimiter.source=redis 1
 }
 
-// collector is an observer, and what it counts.
 type collector struct {
 	limit.Observer
 
@@ -79,7 +78,6 @@ func newCollector(opts ...otellimit.Option) *collector {
 	return &collector{otellimit.New(append(opts, provider)...), reader}
 }
 
-// metrics returns all metrics by their names.
 func (c *collector) metrics(t testing.TB) map[string]metricdata.Metrics {
 	t.Helper()
 	var got metricdata.ResourceMetrics
@@ -120,7 +118,6 @@ func (c *collector) points(t testing.TB) map[string]string {
 	return all
 }
 
-// tellAll tells an observer something by each of its methods.
 func tellAll(ctx context.Context, o limit.Observer) {
 	start := time.Now()
 	granted := limit.Decided{
@@ -227,7 +224,6 @@ func TestMetrics_MatchDocTable(t *testing.T) {
 	assert.Empty(t, all, "metrics that the table lacks")
 }
 
-// nameOf is the name of the limiter that a point is about.
 var nameOf = regexp.MustCompile(`\bname=([^,}]+)`)
 
 func TestNamesAreBounded(t *testing.T) {
@@ -274,27 +270,22 @@ func sums(points map[string]string) (sum map[string]int64, count map[string]int)
 	return sum, count
 }
 
-// Many goroutines see their limiters for the first time at once: nothing is lost, and
-// no more names are kept than may be.
+// Many goroutines see their limiters for the first time at once: nothing is lost, and no more names are kept than may be.
 func TestObserver_ManyGoroutines(t *testing.T) {
 	t.Parallel()
 	c := newCollector(otellimit.WithMaxNames(10))
 	const callers, rounds = 16, 300
-	var all sync.WaitGroup
-	for caller := range callers {
-		all.Go(func() {
-			for i := range rounds {
-				name := fmt.Sprint((caller + i) % 20)
-				outcome := []limit.Outcome{limit.Granted, limit.Refused}[i%2]
-				c.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 2, Outcome: outcome})
-				c.Landed(limit.Flight{Requests: 1, Err: errors.New("x")})
-				c.Leased(limit.Lease{Limiter: name, Permits: 1, Ended: i%2 == 1})
-				c.Waiting(fmt.Sprint(caller), i)
-				c.Happened(limit.Event{Kind: limit.ServerSilent, Limiter: name})
-			}
-		})
-	}
-	all.Wait()
+	limitertest.Together(callers, func(caller int) {
+		for i := range rounds {
+			name := fmt.Sprint((caller + i) % 20)
+			outcome := []limit.Outcome{limit.Granted, limit.Refused}[i%2]
+			c.Decided(t.Context(), limit.Decided{Limiter: name, Permits: 2, Outcome: outcome})
+			c.Landed(limit.Flight{Requests: 1, Err: errors.New("x")})
+			c.Leased(limit.Lease{Limiter: name, Permits: 1, Ended: i%2 == 1})
+			c.Waiting(fmt.Sprint(caller), i)
+			c.Happened(limit.Event{Kind: limit.ServerSilent, Limiter: name})
+		}
+	})
 	sum, names := sums(c.points(t))
 	assert.LessOrEqual(t, names["waiting_callers"], 11)
 	const told = callers * rounds
@@ -357,14 +348,10 @@ func TestSpans(t *testing.T) {
 	o := newCollector(otellimit.WithTracerProvider(tracers), otellimit.WithMaxNames(0))
 	ctx, parent := tracers.Tracer("test").Start(t.Context(), "request")
 	start := time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
-	o.Decided(ctx, limit.Decided{
-		Limiter: "api", Call: "TryAcquire", Permits: 3, Outcome: limit.Granted, Source: limit.FromRedis,
-		Start: start, Waited: 20 * time.Millisecond,
-	})
-	o.Decided(ctx, limit.Decided{
-		Limiter: "api", Call: "Take", Permits: 1, Outcome: limit.Failed, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable,
-		Start: start, Waited: time.Second,
-	})
+	of := decided
+	of.Permits, of.Start, of.Waited = 3, start, 20*time.Millisecond
+	o.Decided(ctx, of)
+	o.Decided(ctx, limit.Decided{Limiter: "api", Call: "Take", Outcome: limit.Failed, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable, Start: start})
 	parent.End()
 
 	spans := recorder.Ended()

@@ -19,8 +19,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/examples/adapters"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/test/middlewaretest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
-	"github.com/rratelimiter/rratelimiter/limit"
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
@@ -133,32 +133,20 @@ func TestLimitInEachFramework(t *testing.T) {
 	}
 }
 
-// reserver is a limiter that grants all and notes what requests were charged.
-type reserver struct{ charged chan int64 }
-
-func (reserver) Take(context.Context, string, int64) (limit.Decision, error) {
-	return limit.Decision{Granted: true, Limit: 5, Remaining: 4}, nil
-}
-
-func (l reserver) TakeReserved(ctx context.Context, key string, n int64) (limit.Decision, func(context.Context, int64) error, error) {
-	d, err := l.Take(ctx, key, n)
-	return d, func(_ context.Context, actual int64) error {
-		l.charged <- actual
-		return nil
-	}, err
-}
-
-// charging charges each request by its status.
-func charging(charged chan int64) middleware {
-	return httplimit.New(httplimit.Policy{
-		Limiter: reserver{charged}, Charge: func(_ *http.Request, status int) int64 { return int64(status) },
-	}).Handler
+// charging tells the status by which a request is charged.
+func charging(charged chan int) middleware {
+	policy := httplimit.Policy{Limiter: &middlewaretest.Reserver{Fake: middlewaretest.Grants()}}
+	policy.Charge = func(_ *http.Request, status int) int64 {
+		charged <- status
+		return int64(status)
+	}
+	return httplimit.New(policy).Handler
 }
 
 // A policy's Charge gets the status that the client gets, however it is written.
 func TestChargeInEachFramework(t *testing.T) {
 	t.Parallel()
-	charged := make(chan int64, 1)
+	charged := make(chan int, 1)
 	for name, handler := range map[string]http.HandlerFunc{
 		"error": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) },
 		"flush": func(w http.ResponseWriter, _ *http.Request) {
@@ -183,7 +171,7 @@ func TestChargeInEachFramework(t *testing.T) {
 					assert.Equal(t, http.StatusTeapot, status, framework)
 					status = http.StatusSwitchingProtocols
 				}
-				assert.EqualValues(t, status, <-charged, framework)
+				assert.Equal(t, status, <-charged, framework)
 			}
 		})
 	}
@@ -192,7 +180,7 @@ func TestChargeInEachFramework(t *testing.T) {
 // The same for what only gin does. What comes before in its chain may still write the body.
 func TestChargeByGin(t *testing.T) {
 	t.Parallel()
-	charged := make(chan int64, 1)
+	charged := make(chan int, 1)
 	for want, handler := range map[int]gin.HandlerFunc{
 		http.StatusOK:           func(*gin.Context) {},
 		http.StatusCreated:      func(c *gin.Context) { c.JSON(http.StatusCreated, "made") },
@@ -216,7 +204,7 @@ func TestChargeByGin(t *testing.T) {
 		got := send(t, server, http.MethodGet)
 		server.Close()
 		assert.Equal(t, want, got.status)
-		assert.EqualValues(t, want, <-charged)
+		assert.Equal(t, want, <-charged)
 		if want == http.StatusOK || want == http.StatusTeapot {
 			assert.Equal(t, "before", got.body)
 			assert.Contains(t, got.header.Get("Content-Type"), "text/plain")
@@ -224,8 +212,7 @@ func TestChargeByGin(t *testing.T) {
 	}
 }
 
-// What follows in gin's chain runs once, or not at all, and what comes before finds the
-// request as it was.
+// What follows in gin's chain runs once, or not at all, and what comes before finds the request as it was.
 func TestGinChain(t *testing.T) {
 	t.Parallel()
 	var steps []string

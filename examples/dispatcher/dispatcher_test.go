@@ -24,7 +24,6 @@ import (
 
 const acme, other = "acme.example", "other.example"
 
-// arrival is a call that a partner has got.
 type arrival struct {
 	host, id string
 	at       time.Time
@@ -62,7 +61,6 @@ func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// program is a dispatcher with a connection of its own.
 type program struct {
 	*dispatcher
 
@@ -96,7 +94,6 @@ func (w *world) start() *program {
 	return p
 }
 
-// stop ends the program gracefully.
 func (p *program) stop() {
 	p.cancel()
 	assert.NoError(p.world.t, <-p.done)

@@ -31,7 +31,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/otellimit"
 )
 
-// site is a gateway that answers.
 type site struct {
 	t      *testing.T
 	url    string
@@ -114,7 +113,6 @@ func virtual(t *testing.T, plans map[string]string, test func(t *testing.T, s *s
 	})
 }
 
-// answer is the result of a request.
 type answer struct {
 	*http.Response
 
@@ -272,9 +270,7 @@ func FuzzGateway(f *testing.F) {
 		log.Reset()
 		r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body))
 		r.Method, r.URL, r.RequestURI = method, at, target
-		r.Header = http.Header{
-			"X-User": {user}, "X-Forwarded-For": {forwarded}, "Forwarded": {"for=" + forwarded}, "Authorization": {authorization},
-		}
+		r.Header = http.Header{"X-User": {user}, "X-Forwarded-For": {forwarded}, "Forwarded": {"for=" + forwarded}, "Authorization": {authorization}}
 		r.Header[http.CanonicalHeaderKey(name)] = []string{value}
 		w := httptest.NewRecorder()
 		g.ServeHTTP(w, r)
@@ -309,32 +305,23 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	}
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	tryReadme(t, string(text))
-}
-
-// tryReadme does so until it has taken less than a window: what it sees is otherwise once
-// that is over, and a busy machine must not decide a test.
-func tryReadme(t *testing.T, text string) {
-	t.Helper()
-	for {
-		began, s := time.Now(), serve(t)
-		err := s.runConsoles(text)
-		if time.Since(began) > 30*time.Second {
-			t.Logf("it took %v, again: %v", time.Since(began), err)
-			continue
+	began, s := time.Now(), serve(t)
+	err = s.runConsoles(string(text))
+	// Until it has taken less than a window: what it sees is otherwise once that is over, and a busy machine must not decide a test.
+	for time.Since(began) > 30*time.Second {
+		t.Logf("it took %v, again: %v", time.Since(began), err)
+		began, s = time.Now(), serve(t)
+		err = s.runConsoles(string(text))
+	}
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "level=") {
+			assert.Contains(t, s.logged.String(), strings.TrimSpace(line))
 		}
-		require.NoError(t, err)
-		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, "level=") {
-				assert.Contains(t, s.logged.String(), strings.TrimSpace(line))
-			}
-		}
-		return
 	}
 }
 
-// runConsoles runs all commands of the text, and returns the error of the first that prints
-// something else.
+// runConsoles runs all commands of the text, and returns the error of the first that prints something else.
 func (s *site) runConsoles(text string) error {
 	run := 0
 	for _, console := range consoles.FindAllStringSubmatch(text, -1) {
