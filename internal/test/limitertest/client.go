@@ -1,7 +1,6 @@
-// Package limitertest holds what several folders of tests share: limiters of new
-// names, what Redis holds of them, callers whose outcomes a test names by their
-// moment (Scene, HeldScene), a limiter behind a proxy that meets faults (Wire),
-// several limiters at once (Family), and what a Redisson would do (Java).
+// Package limitertest holds what several folders of tests share: limiters of new names, what Redis holds of them, callers whose
+// outcomes a test names by their moment (Scene, HeldScene), a limiter behind a proxy that meets faults (Wire), several limiters
+// at once (Family), and what a Redisson would do (Java).
 package limitertest
 
 import (
@@ -37,20 +36,16 @@ func OpenClient(rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimit
 	return rratelimiter.New(rdb, append([]rratelimiter.Option{Patient()}, opts...)...)
 }
 
-// NewHandle returns a limiter of a new name and a Client of its own. Nothing is
-// set up in Redis.
+// NewHandle returns a limiter of a new name and a Client of its own. Nothing is set up in Redis.
 func NewHandle(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
 	t.Helper()
 	return NewClient(t, rdb).RateLimiter(redistest.Name(t), opts...)
 }
 
-// CheckIdle closes a Client, and checks that it had nothing to wait for: no call, caller, lease or
-// background work is left.
+// CheckIdle closes a Client, and checks that it had nothing to wait for: no call, caller, lease or background work is left.
 func CheckIdle(t testing.TB, client *rratelimiter.Client) {
 	t.Helper()
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	assert.NoError(t, client.Close(ended), "something is under way")
+	assert.NoError(t, client.Close(EndedContext(t)), "something is under way")
 }
 
 // NewLimiter is NewHandle with a rate set.
@@ -85,17 +80,13 @@ func BothTypes(t *testing.T, test func(t *testing.T, kind rratelimiter.RateType)
 // MustTrySetRate gives a limiter its first rate.
 func MustTrySetRate(t testing.TB, l *rratelimiter.RateLimiter, cfg rratelimiter.Config) {
 	t.Helper()
-	set, err := l.TrySetRate(t.Context(), cfg)
-	require.NoError(t, err)
-	require.True(t, set, "the limiter had a rate already")
+	require.True(t, Must(l.TrySetRate(t.Context(), cfg))(t), "the limiter had a rate already")
 }
 
 // Try asks once and reports whether the permits were granted.
 func Try(t testing.TB, l *rratelimiter.RateLimiter, permits int64) bool {
 	t.Helper()
-	ok, err := l.TryAcquire(t.Context(), permits, 0)
-	require.NoError(t, err)
-	return ok
+	return Must(l.TryAcquire(t.Context(), permits, 0))(t)
 }
 
 // MustAcquire takes permits that must be free.
@@ -113,24 +104,19 @@ func MustRefuse(t testing.TB, l *rratelimiter.RateLimiter, permits int64) {
 // TryAll asks once for permits of all limiters.
 func TryAll(t testing.TB, client *rratelimiter.Client, permits int64, limiters ...*rratelimiter.RateLimiter) bool {
 	t.Helper()
-	ok, err := client.TryAcquireAll(t.Context(), 0, Claims(permits, limiters...)...)
-	require.NoError(t, err)
-	return ok
+	return Must(client.TryAcquireAll(t.Context(), 0, Claims(permits, limiters...)...))(t)
 }
 
 // Take is Take of a call that does not fail.
 func Take(t testing.TB, l *rratelimiter.RateLimiter, permits int64) limit.Decision {
 	t.Helper()
-	d, err := l.Take(t.Context(), permits)
-	require.NoError(t, err)
-	return d
+	return Must(l.Take(t.Context(), permits))(t)
 }
 
 // Reserve reserves permits that are free.
 func Reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64, opts ...rratelimiter.ReserveOption) *rratelimiter.Reservation {
 	t.Helper()
-	r, err := l.Reserve(t.Context(), permits, 0, opts...)
-	require.NoError(t, err)
+	r := Must(l.Reserve(t.Context(), permits, 0, opts...))(t)
 	require.True(t, r.Granted, "%d permits are free", permits)
 	return r
 }
@@ -138,9 +124,7 @@ func Reserve(t testing.TB, l *rratelimiter.RateLimiter, permits int64, opts ...r
 // ConfigOf returns the rate of a limiter that has one.
 func ConfigOf(t testing.TB, l *rratelimiter.RateLimiter) rratelimiter.Config {
 	t.Helper()
-	cfg, err := l.Config(t.Context())
-	require.NoError(t, err)
-	return cfg
+	return Must(l.Config(t.Context()))(t)
 }
 
 // Grants asks for one permit, tries times, and returns how often it was granted.
@@ -158,9 +142,7 @@ func Grants(t testing.TB, l *rratelimiter.RateLimiter, tries int) int {
 // Available returns the free permits.
 func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 	t.Helper()
-	permits, err := l.AvailablePermits(t.Context())
-	require.NoError(t, err)
-	return permits
+	return Must(l.AvailablePermits(t.Context()))(t)
 }
 
 // TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a Client of
@@ -169,16 +151,22 @@ func TakeOnce(t testing.TB, rdb redistest.Client, name string, cfg rratelimiter.
 	t.Helper()
 	client := rratelimiter.New(rdb, Patient(), rratelimiter.WithClientID("id"+id))
 	defer func() { require.NoError(t, client.Close(t.Context())) }()
-	ok, err := client.RateLimiter(name, rratelimiter.WithDefault(cfg)).TryAcquire(t.Context(), permits, 0)
-	require.NoError(t, err)
-	require.True(t, ok)
+	require.True(t, Must(client.RateLimiter(name, rratelimiter.WithDefault(cfg)).TryAcquire(t.Context(), permits, 0))(t))
+}
+
+// Must takes what a call returns that must not fail, as Must(l.Config(ctx))(t).
+func Must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
 }
 
 // Second returns the error of a call of which nothing else matters.
 func Second[T any](_ T, err error) error { return err }
 
-// BeforeScript returns a hook that calls f before each call of a script that is sent by
-// itself.
+// BeforeScript returns a hook that calls f before each call of a script that is sent by itself.
 func BeforeScript(script *lua.Script, f func()) redistest.Hook {
 	return redistest.BeforeCommands(func(cmds ...redis.Cmder) {
 		if len(cmds) == 1 && cmds[0].Name() == "evalsha" && cmds[0].Args()[1] == script.SHA {
@@ -244,9 +232,7 @@ var (
 	GivesNoneBack = Mutant{
 		Script: lua.GiveBack, Old: `local permits = math.min(tonumber(ARGV[2]), permits_of(member))`, New: `local permits = 0`,
 	}
-	ResetsNone = Mutant{
-		Script: lua.Reset, Old: `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, New: `return 2`,
-	}
+	ResetsNone  = Mutant{Script: lua.Reset, Old: `return redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])`, New: `return 2`}
 	SettlesNone = Mutant{
 		Script: lua.SettleReservation, Old: "return_permits(config, row, back, not state.unset and state.free, state.window)", New: "back = 0",
 	}
@@ -255,8 +241,7 @@ var (
 	}
 )
 
-// A Mutation is a hook that sends other scripts than it is given: those in For, by
-// source and by SHA.
+// A Mutation is a hook that sends other scripts than it is given: those in For, by source and by SHA.
 type Mutation struct {
 	redistest.Hook
 

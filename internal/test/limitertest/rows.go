@@ -35,9 +35,7 @@ func Each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)
 // Bubbles is Each with a bubble for each row.
 func Bubbles[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
 	t.Helper()
-	Each(t, rows, func(t *testing.T, row R) {
-		synctest.Test(t, func(t *testing.T) { test(t, row) })
-	})
+	Each(t, rows, func(t *testing.T, row R) { synctest.Test(t, func(t *testing.T) { test(t, row) }) })
 }
 
 // Virtual is Each with a server by [redistest.Virtual] for each row.
@@ -58,15 +56,6 @@ func VirtualServer[R any](t *testing.T, rows map[string]R, test func(t *testing.
 
 // Tests are bodies of tests of the same kind, each of which gets a subject of its own.
 type Tests[S any] map[string]func(t *testing.T, subject S)
-
-// OnMini runs them in bubbles, each on a miniredis.
-func OnMini(t *testing.T, all Tests[redistest.Client]) {
-	t.Helper()
-	Bubbles(t, all, func(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
-		rdb, _ := redistest.Mini(t)
-		test(t, rdb)
-	})
-}
 
 // A SceneTest is a test of a scene of that rate.
 type SceneTest[S any] struct {

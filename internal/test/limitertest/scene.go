@@ -33,8 +33,7 @@ type Scene struct {
 	Start  time.Time
 }
 
-// NewScene returns a Scene of that configuration; the zero Config stands for none.
-// It must be called in a bubble.
+// NewScene returns a Scene of that configuration; the zero Config stands for none. It must be called in a bubble.
 func NewScene(t *testing.T, cfg rratelimiter.Config, opts ...rratelimiter.LimiterOption) *Scene {
 	t.Helper()
 	rdb, m := redistest.Mini(t)
@@ -152,9 +151,8 @@ func (s *Scene) StartAcquire(ctx context.Context, permits int64) *Caller {
 	})
 }
 
-// KeepInUse lets the other Client keep permits in use without end: it takes more, each
-// time before the ones before come back. It starts at the scene's 0,
-// and its permits then come back at 1s, 1.9s, 2.8s ...
+// KeepInUse lets the other Client keep permits in use without end: it takes more, each time before the ones before come back. It
+// starts at the scene's 0, and its permits then come back at 1s, 1.9s, 2.8s ...
 func (s *Scene) KeepInUse(t *testing.T, permits int64) (stop func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -234,8 +232,7 @@ func loadBeforeUse(rdb, past redistest.Client) {
 	}))
 }
 
-// Hold keeps back the answer to the n-th call of the script from now on until the
-// returned function is called, or the test ends.
+// Hold keeps back the answer to the n-th call of the script from now on until the returned function is called, or the test ends.
 func (s *HeldScene) Hold(t *testing.T, script *lua.Script, n int) (letGo func()) {
 	t.Helper()
 	held := make(chan struct{})
@@ -265,8 +262,7 @@ func (s *HeldScene) CheckInUse(t *testing.T, rate, inUse int64) {
 	assert.True(t, checkInUse(t, s.Mini, s.RateLimiter, rate, inUse), "no value is stored")
 }
 
-// checkInUse checks a limiter's permits in use, and that all others are free. It reports
-// whether the free permits are stored.
+// checkInUse checks a limiter's permits in use, and that all others are free. It reports whether the free permits are stored.
 func checkInUse(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, rate, inUse int64) bool {
 	t.Helper()
 	assert.Equal(t, inUse, InUse(t, rdb, KeysOf(l).Permits), "permits in use of %s", l.Name())
@@ -284,8 +280,7 @@ type Family struct {
 	Tag      string
 }
 
-// NewFamilyOf returns a Client's limiters of those configurations; the zero Config
-// stands for a limiter without a rate.
+// NewFamilyOf returns a Client's limiters of those configurations; the zero Config stands for a limiter without a rate.
 func NewFamilyOf(t testing.TB, client *rratelimiter.Client, cfgs ...rratelimiter.Config) *Family {
 	t.Helper()
 	f := &Family{Client: client, Tag: "{" + redistest.Name(t) + "}"}
@@ -334,8 +329,7 @@ func (f *Family) State(t testing.TB, rdb redistest.Client) map[string]KeyState {
 	return all
 }
 
-// CheckSums checks that free permits and those in use are the rate, of each
-// limiter of type Overall.
+// CheckSums checks that free permits and those in use are the rate, of each limiter of type Overall.
 func (f *Family) CheckSums(t testing.TB, rdb redistest.Client, rates ...int64) {
 	t.Helper()
 	for i, l := range f.Limiters {

@@ -21,8 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// KeysOf returns the keys that all clients share; the client's own are those of
-// an empty client id.
+// KeysOf returns the keys that all clients share; the client's own are those of an empty client id.
 func KeysOf(l *rratelimiter.RateLimiter) redisson.Keys { return redisson.KeysOf(l.Name(), "") }
 
 // Besides returns another name than the one given, in the same slot of a cluster.
@@ -36,9 +35,7 @@ func Besides(name string) string {
 // ServerNow returns the server's clock, in epoch milliseconds.
 func ServerNow(t testing.TB, rdb redistest.Client) int64 {
 	t.Helper()
-	now, err := rdb.Time(t.Context()).Result()
-	require.NoError(t, err)
-	return now.UnixMilli()
+	return Must(rdb.Time(t.Context()).Result())(t).UnixMilli()
 }
 
 // NewMember packs a member of the permits set as a Redisson release would.
@@ -47,21 +44,16 @@ func NewMember(t testing.TB, layout codec.Layout, permits uint32) string {
 	sizes := map[codec.Layout]int{codec.LayoutB: 4, codec.LayoutC: 8, codec.LayoutD1: 8, codec.LayoutD2: 16}
 	id := make([]byte, sizes[layout])
 	_, _ = rand.Read(id)
-	member, err := codec.Append(nil, layout, id, permits)
-	require.NoError(t, err)
-	return string(member)
+	return string(Must(codec.Append(nil, layout, id, permits))(t))
 }
 
 // PermitsIn returns the permits that a member holds.
 func PermitsIn(t testing.TB, member string) int64 {
 	t.Helper()
-	m, err := codec.Parse(member)
-	require.NoError(t, err)
-	return int64(m.Permits)
+	return int64(Must(codec.Parse(member))(t).Permits)
 }
 
-// addGrants has the server put the ids together: counting on from a first one
-// costs a tenth of packing each member here.
+// addGrants has the server put the ids together: counting on from a first one costs a tenth of packing each member here.
 var addGrants = redis.NewScript(`
 local rows = {}
 for i = tonumber(ARGV[4]), tonumber(ARGV[5]) do
@@ -77,9 +69,7 @@ func AddGrants(t testing.TB, rdb redistest.Client, key string, age time.Duration
 	score := ServerNow(t, rdb) - age.Milliseconds()
 	id := make([]byte, 16)
 	_, _ = rand.Read(id)
-	member, err := codec.Append(nil, codec.LayoutD2, id, permits)
-	require.NoError(t, err)
-	before, after, found := strings.Cut(string(member), string(id))
+	before, after, found := strings.Cut(string(Must(codec.Append(nil, codec.LayoutD2, id, permits))(t)), string(id))
 	require.True(t, found)
 	before += string(id[:8])
 	for first := 1; first <= count; first += 2000 {
@@ -91,8 +81,7 @@ func AddGrants(t testing.TB, rdb redistest.Client, key string, age time.Duration
 // InUse returns the permits in the set, those that have run out included.
 func InUse(t testing.TB, rdb redistest.Client, permitsKey string) int64 {
 	t.Helper()
-	members, err := rdb.ZRange(t.Context(), permitsKey, 0, -1).Result()
-	require.NoError(t, err)
+	members := Must(rdb.ZRange(t.Context(), permitsKey, 0, -1).Result())(t)
 	sum := int64(0)
 	for _, member := range members {
 		sum += PermitsIn(t, member)
@@ -108,16 +97,13 @@ func StoredValue(t testing.TB, rdb redistest.Client, valueKey string) (int64, bo
 		return 0, false
 	}
 	require.NoError(t, err)
-	value, err := strconv.ParseInt(text, 10, 64)
-	require.NoError(t, err)
-	return value, true
+	return Must(strconv.ParseInt(text, 10, 64))(t), true
 }
 
 // KeyState is what Redis holds under one key.
 type KeyState = redistest.Value
 
-// ReadState returns all that Redis holds of the limiter called name, for all
-// clients, by key.
+// ReadState returns all that Redis holds of the limiter called name, for all clients, by key.
 func ReadState(t testing.TB, rdb redistest.Client, name string) map[string]KeyState {
 	t.Helper()
 	state := map[string]KeyState{}
@@ -127,8 +113,7 @@ func ReadState(t testing.TB, rdb redistest.Client, name string) map[string]KeySt
 	return state
 }
 
-// LimiterKeys returns the keys that exist of the limiter called name, for all
-// clients, sorted.
+// LimiterKeys returns the keys that exist of the limiter called name, for all clients, sorted.
 func LimiterKeys(t testing.TB, rdb redistest.Client, name string) []string {
 	t.Helper()
 	set := redisson.KeysOf(name, "")
@@ -138,24 +123,19 @@ func LimiterKeys(t testing.TB, rdb redistest.Client, name string) []string {
 		return key != set.Value && key != set.Permits &&
 			!strings.HasPrefix(key, set.ClientValue) && !strings.HasPrefix(key, set.ClientPermits)
 	})
-	n, err := rdb.Exists(t.Context(), name).Result()
-	require.NoError(t, err)
-	if n == 1 {
+	if Must(rdb.Exists(t.Context(), name).Result())(t) == 1 {
 		found = append(found, name)
 	}
 	slices.Sort(found)
 	return found
 }
 
-// TTLs returns the time to live of each key that exists of the limiter called
-// name; -1 stands for none.
+// TTLs returns the time to live of each key that exists of the limiter called name; -1 stands for none.
 func TTLs(t testing.TB, rdb redistest.Client, name string) map[string]time.Duration {
 	t.Helper()
 	all := map[string]time.Duration{}
 	for _, key := range LimiterKeys(t, rdb, name) {
-		ttl, err := rdb.PTTL(t.Context(), key).Result()
-		require.NoError(t, err)
-		all[key] = ttl
+		all[key] = Must(rdb.PTTL(t.Context(), key).Result())(t)
 	}
 	return all
 }
@@ -186,15 +166,13 @@ type Java struct {
 func (j Java) call(t testing.TB, do string, permits int64, member string) string {
 	t.Helper()
 	ctx, keys, release := t.Context(), redisson.KeysOf(j.Name, j.ID), model.ReleaseOf(cmp.Or(j.Version, "4.7.0"))
-	config, err := j.Redis.HGetAll(ctx, keys.Config).Result()
-	require.NoError(t, err)
+	config := Must(j.Redis.HGetAll(ctx, keys.Config).Result())(t)
 	if config["type"] == "1" {
 		keys.Value, keys.Permits = keys.ClientValue, keys.ClientPermits
 	}
 	now, all, err := model.Look(ctx, j.Redis, []string{keys.Config, keys.Value, keys.Permits})
 	require.NoError(t, err)
-	before, err := model.PairOf(all[1], all[2], now)
-	require.NoError(t, err)
+	before := Must(model.PairOf(all[1], all[2], now))(t)
 	c := &model.Call{State: model.NewState(), Who: model.Client{ID: j.ID, Layout: release.Layout}, Now: now + j.Fast.Milliseconds()}
 	c.Config, c.Pairs[""], c.Pairs[j.ID] = config, before, before
 	if ttl := all[0].TTL; ttl >= 0 {
@@ -223,8 +201,7 @@ func (j Java) call(t testing.TB, do string, permits int64, member string) string
 			pipe.PExpireAt(ctx, key, time.UnixMilli(end))
 		}
 	}
-	_, err = pipe.Exec(ctx)
-	require.NoError(t, err)
+	require.NoError(t, Second(pipe.Exec(ctx)))
 	return did.Text
 }
 
@@ -234,8 +211,7 @@ func (j Java) TryAcquire(t testing.TB, permits int64) (granted bool, err error) 
 	return j.Resend(t, permits, NewMember(t, codec.LayoutD2, uint32(permits)))
 }
 
-// Resend is TryAcquire with a given member: with the same one again it is the
-// second copy of a request.
+// Resend is TryAcquire with a given member: with the same one again it is the second copy of a request.
 func (j Java) Resend(t testing.TB, permits int64, member string) (granted bool, err error) {
 	t.Helper()
 	said := j.call(t, "tryAcquire", permits, member)
@@ -251,19 +227,14 @@ func (j Java) Release(t testing.TB, permits int64) {
 	require.Equal(t, "done", j.call(t, "release", permits, ""))
 }
 
-// AvailablePermits reclaims without looking at the rate, and writes a value
-// with no time to live.
+// AvailablePermits reclaims without looking at the rate, and writes a value with no time to live.
 func (j Java) AvailablePermits(t testing.TB) int64 {
 	t.Helper()
-	permits, err := strconv.ParseInt(j.call(t, "availablePermits", 0, ""), 10, 64)
-	require.NoError(t, err)
-	return permits
+	return Must(strconv.ParseInt(j.call(t, "availablePermits", 0, ""), 10, 64))(t)
 }
 
 // AsRedisson3123 takes permits as that release does, and reports whether they were free.
 func AsRedisson3123(t testing.TB, rdb redistest.Client, l *rratelimiter.RateLimiter, permits int64) bool {
 	t.Helper()
-	granted, err := Java{Redis: rdb, Name: l.Name(), Version: "3.12.3"}.TryAcquire(t, permits)
-	require.NoError(t, err)
-	return granted
+	return Must(Java{Redis: rdb, Name: l.Name(), Version: "3.12.3"}.TryAcquire(t, permits))(t)
 }

@@ -17,9 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// A Wire is a limiter in a bubble, whose Client reaches its server through a proxy, and what it takes to
-// see the result of the proxy's faults. Its permits come back after an hour only, so that each
-// is either held by a caller or free.
+// A Wire is a limiter in a bubble, whose Client reaches its server through a proxy, and what it takes to see the result of the
+// proxy's faults. Its permits come back after an hour only, so that each is either held by a caller or free.
 type Wire struct {
 	*rratelimiter.RateLimiter
 
@@ -47,15 +46,13 @@ type gate struct{ reached, open chan struct{} }
 // WireID is the id of both Clients of a Wire.
 const WireID = "the-client"
 
-// Requests whose answers a fault keeps back are given up after this time, and repeated
-// as often as faults are met and some more.
+// Requests whose answers a fault keeps back are given up after this time, and repeated as often as faults are met and some more.
 const (
 	answerTimeout = 200 * time.Millisecond
 	maxRetries    = 10
 )
 
-// Outlasts is a timeout within which callers learn of a refusal though three answers
-// before were lost.
+// Outlasts is a timeout within which callers learn of a refusal though three answers before were lost.
 const Outlasts = 10 * answerTimeout
 
 // MembersOf holds a release of Redisson for each way in which a grant is written down: layouts,
@@ -68,12 +65,10 @@ var MembersOf = map[string]string{
 	"B":         "3.15.5",
 }
 
-// NewWire returns a limiter of that configuration; with byDefault, its first
-// acquire sets it up.
+// NewWire returns a limiter of that configuration; with byDefault, its first acquire sets it up.
 func NewWire(t testing.TB, rdb redistest.Client, cfg rratelimiter.Config, byDefault bool, opts ...rratelimiter.Option) *Wire {
 	t.Helper()
-	// With so few connections one flight is under way at a time, so that a test can
-	// say who goes together.
+	// With so few connections one flight is under way at a time, so that a test can say who goes together.
 	return NewWireOf(t, rdb, cfg, byDefault, 3, opts...)
 }
 
@@ -123,8 +118,7 @@ func load(t testing.TB, rdb redistest.Client) {
 	for _, s := range lua.All() {
 		shas = append(shas, s.SHA)
 	}
-	known, err := rdb.ScriptExists(t.Context(), shas...).Result()
-	require.NoError(t, err)
+	known := Must(rdb.ScriptExists(t.Context(), shas...).Result())(t)
 	for i, s := range lua.All() {
 		if !known[i] {
 			require.NoError(t, rdb.ScriptLoad(t.Context(), s.Source).Err())
@@ -135,8 +129,7 @@ func load(t testing.TB, rdb redistest.Client) {
 // Hourly is the configuration of a wire that nothing else is asked of.
 func Hourly(rate int64) rratelimiter.Config { return rratelimiter.PerHour(rate) }
 
-// OnScript lets f say what becomes of each script call from now on; n counts the
-// calls of each script, from 1.
+// OnScript lets f say what becomes of each script call from now on; n counts the calls of each script, from 1.
 func (w *Wire) OnScript(f func(script *lua.Script, n int) redistest.Action) {
 	seen := map[string]int{}
 	w.Proxy.OnCommand(func(c redistest.Command) redistest.Action {
