@@ -1,7 +1,6 @@
 package fixedwindow_test
 
 import (
-	"context"
 	"errors"
 	"math"
 	"sync/atomic"
@@ -100,8 +99,7 @@ func (w *window) counter(now time.Duration) int64 {
 	return w.count
 }
 
-// play lets three programs share a key: one with this package, one with the
-// articles' fixed window and one with their counter.
+// play lets three programs share a key: one with this package, one with the articles' fixed window and one with their counter.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	w := &window{limit: 1 + h.Draw.Int64N(12), length: h.Span(10)}
 	l := fixedwindow.New(limitertest.OpenClient(h.Redis), fixedwindow.Config{Limit: w.limit, Window: w.length})
@@ -131,8 +129,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 	limittest.Turns{Limiter: "fixedwindow", Play: play}.Take(t)
 }
 
-// The next tests are each named after something that the articles'
-// scripts do wrong.
+// The next tests are each named after something that the articles' scripts do wrong.
 
 func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Minute})
@@ -175,13 +172,10 @@ var ofWindows = limitertest.Tests[redistest.Client]{
 		// Theirs has gone beyond the limit: full, until the window ends.
 		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 60}
 		for range 50 {
-			answer, err := counter.Eval(ctx)
-			require.NoError(t, err)
-			require.EqualValues(t, -1, answer)
+			require.EqualValues(t, -1, limitertest.Must(counter.Eval(ctx))(t))
 		}
 		time.Sleep(20 * time.Second)
-		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 40 * time.Second, ResetAfter: 40 * time.Second},
-			limittest.Take(t, l, "key", 1))
+		assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: 40 * time.Second, ResetAfter: 40 * time.Second}, limittest.Take(t, l, "key", 1))
 		time.Sleep(40 * time.Second)
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
 	},
@@ -193,14 +187,10 @@ var ofWindows = limitertest.Tests[redistest.Client]{
 		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}
 		time.Sleep(10 * time.Hour) // it is 11 o'clock in Berlin
 		for want := range int64(2) {
-			got, err := counter.Eval(ctx)
-			require.NoError(t, err)
-			assert.Equal(t, want+1, got)
+			assert.Equal(t, want+1, limitertest.Must(counter.Eval(ctx))(t))
 		}
 		want := limit.Decision{Granted: true, Limit: 10, Remaining: 4, ResetAfter: 13 * time.Hour}
-		peeked, err := l.Peek(ctx, "key", 4)
-		require.NoError(t, err)
-		assert.Equal(t, want, peeked)
+		assert.Equal(t, want, limitertest.Must(l.Peek(ctx, "key", 4))(t))
 		assert.Equal(t, 24*time.Hour, rdb.PTTL(ctx, "key").Val())
 		assert.Equal(t, want, limittest.Take(t, l, "key", 4))
 		assert.Equal(t, 13*time.Hour, rdb.PTTL(ctx, "key").Val())
@@ -216,16 +206,9 @@ var ofWindows = limitertest.Tests[redistest.Client]{
 		require.NoError(t, err)
 		assert.EqualValues(t, 4, taken)
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 6, ResetAfter: time.Minute}, d)
-		returnable := func(n int64) func(context.Context) error {
-			d, giveBack, err := l.TakeReturnable(ctx, "key", n)
-			require.NoError(t, err)
-			require.True(t, d.Granted)
-			return giveBack
-		}
-		soon, late := returnable(2), returnable(3)
+		soon, late := limittest.Returnable(t, l, "key", 2), limittest.Returnable(t, l, "key", 3)
 		require.NoError(t, soon(ctx))
-		d, err = l.Peek(ctx, "key", 4)
-		require.NoError(t, err)
+		d = limitertest.Must(l.Peek(ctx, "key", 4))(t)
 		assert.Equal(t, limit.Decision{Limit: 10, Remaining: 3, RetryAfter: time.Minute, ResetAfter: time.Minute}, d)
 		time.Sleep(time.Minute)
 		assert.Equal(t, int64(3), limittest.Take(t, l, "key", 7).Remaining)
@@ -245,9 +228,7 @@ func TestWindows(t *testing.T) {
 
 func zone(t testing.TB, name string) *time.Location {
 	t.Helper()
-	loc, err := time.LoadLocation(name)
-	require.NoError(t, err)
-	return loc
+	return limitertest.Must(time.LoadLocation(name))(t)
 }
 
 // tenADay returns a limiter of 10 permits each day of Berlin.
@@ -285,14 +266,12 @@ func TestCalendar_WindowEndsWithTheDayOrMonth(t *testing.T) {
 		t.Run(tc.zone+" "+tc.now, func(t *testing.T) {
 			t.Parallel()
 			rdb, m := redistest.Mini(t)
-			now, err := time.Parse(time.RFC3339, tc.now)
-			require.NoError(t, err)
+			now := limitertest.Must(time.Parse(time.RFC3339, tc.now))(t)
 			m.SetTime(now)
 			loc := zone(t, tc.zone)
 			for ends, calendar := range map[string]fixedwindow.Calendar{tc.day: fixedwindow.Daily(loc), "m" + tc.month: fixedwindow.Monthly(loc)} {
 				l := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Calendar: calendar})
-				end, err := time.Parse(time.RFC3339, ends[len(ends)-len("2026-11-27T00:00:00Z"):])
-				require.NoError(t, err)
+				end := limitertest.Must(time.Parse(time.RFC3339, ends[len(ends)-len("2026-11-27T00:00:00Z"):]))(t)
 				want := limit.Decision{Granted: true, Limit: 10, Remaining: 9, ResetAfter: end.Sub(now)}
 				assert.Equal(t, want, limittest.Take(t, l, ends, 1))
 				assert.Equal(t, end.Sub(now), rdb.PTTL(t.Context(), ends).Val())
@@ -334,20 +313,16 @@ func TestCalendar_ServerClockDecidesWhichWindowItIs(t *testing.T) {
 		0, time.Minute, 13*time.Hour, 25*time.Hour, 49*time.Hour, 40*years,
 		-time.Minute, -13*time.Hour, -25*time.Hour, -49*time.Hour, -20*years,
 	), func(t *testing.T, rdb redistest.Client, step func(time.Duration), ahead time.Duration) {
-		l, calls := tenADay(t, rdb), 0
+		l := tenADay(t, rdb)
 		step(ahead)
 		first := limittest.Take(t, l, "other", 1)
 		assert.Positive(t, first.ResetAfter)
 		time.Sleep(first.ResetAfter - time.Minute)
-		rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-			if cmds[0].Name() == "evalsha" {
-				calls++
-			}
-		}))
+		sent := limitertest.CountCommands(rdb)
 		for range 3 {
-			calls = 0
+			before := sent.Scripts()
 			assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
-			assert.LessOrEqual(t, calls, 13, "at most one more, for the server's time")
+			assert.LessOrEqual(t, sent.Scripts()-before, 13, "at most one more, for the server's time")
 			refused := limittest.Take(t, l, "key", 1)
 			assert.Equal(t, refused.ResetAfter, refused.RetryAfter)
 			time.Sleep(refused.RetryAfter - time.Millisecond)
@@ -415,8 +390,7 @@ func TestCalendar_Window(t *testing.T) {
 			{"2000-03-26", 23 * time.Hour, 31*24*time.Hour - time.Hour},
 			{"2000-10-29", 25 * time.Hour, 31*24*time.Hour + time.Hour},
 		} {
-			midnight, err := time.ParseInLocation(time.DateOnly, tc.date, berlin)
-			require.NoError(t, err)
+			midnight := limitertest.Must(time.ParseInLocation(time.DateOnly, tc.date, berlin))(t)
 			time.Sleep(time.Until(midnight.Add(12 * time.Hour)))
 			assert.Equal(t, tc.day, window(fixedwindow.Daily(berlin)), tc.date)
 			assert.Equal(t, tc.month, window(fixedwindow.Monthly(berlin)), tc.date)

@@ -23,9 +23,7 @@ import (
 
 var _ limit.Reserver = (*fixedwindow.Limiter)(nil)
 
-type settle = func(context.Context, int64) error
-
-func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) settle {
+func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) (settle func(context.Context, int64) error) {
 	t.Helper()
 	d, settle, err := l.TakeReserved(t.Context(), key, n)
 	require.NoError(t, err)
@@ -59,12 +57,8 @@ var ofReservations = map[string]func(t *testing.T, rdb redistest.Client, l *fixe
 			assert.Equal(t, fmt.Sprint(want), rdb.Get(t.Context(), key).Val(), key)
 			assert.Equal(t, 24*time.Hour, rdb.PTTL(t.Context(), key).Val())
 
-			peeked, err := l.Peek(t.Context(), key, 1)
-			require.NoError(t, err)
-			assert.Equal(t, want < 10, peeked.Granted)
-			peeked, err = l.Peek(t.Context(), key, 0)
-			require.NoError(t, err)
-			assert.Equal(t, want <= 10, peeked.Granted, "not beyond the limit")
+			assert.Equal(t, want < 10, limitertest.Must(l.Peek(t.Context(), key, 1))(t).Granted)
+			assert.Equal(t, want <= 10, limitertest.Must(l.Peek(t.Context(), key, 0))(t).Granted, "not beyond the limit")
 			require.ErrorIs(t, settle(t.Context(), used), limit.ErrSettled)
 			require.ErrorIs(t, settle(t.Context(), 0), limit.ErrSettled)
 			assert.Equal(t, fmt.Sprint(want), rdb.Get(t.Context(), key).Val(), key)
@@ -248,18 +242,14 @@ func TestNewFunc_RuleOfEachKeyIsTheFunctions(t *testing.T) {
 		assert.Equal(t, 1, limittest.Grants(t, l, "bob", 3))
 
 		most = 10
-		d, err := l.Peek(ctx, "ann", 6)
-		require.NoError(t, err)
-		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, ResetAfter: time.Hour}, d)
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, ResetAfter: time.Hour}, limitertest.Must(l.Peek(ctx, "ann", 6))(t))
 		taken, _, err := l.TakeUpTo(ctx, "ann", 20)
 		require.NoError(t, err)
 		assert.EqualValues(t, 6, taken)
 		most = 3
 		assert.Equal(t, limit.Decision{Limit: 3, RetryAfter: time.Hour, ResetAfter: time.Hour}, limittest.Take(t, l, "ann", 1))
 		require.NoError(t, l.Reset(ctx, "ann"))
-		d, settle, err := l.TakeReserved(ctx, "ann", 3)
-		require.NoError(t, err)
-		require.True(t, d.Granted)
+		settle := reserve(t, l, "ann", 3)
 		most = 4
 		require.NoError(t, settle(ctx, 1))
 		assert.Equal(t, int64(2), limittest.Take(t, l, "ann", 1).Remaining)

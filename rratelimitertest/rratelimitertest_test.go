@@ -207,9 +207,7 @@ func TestLimitersBringNoTestCode(t *testing.T) {
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps",
 		module, module+"/limit", module+"/codec", module+"/fixedwindow", module+"/slidinglog", module+"/tokenbucket",
 		module+"/httplimit")
-	said, err := list.Output()
-	require.NoError(t, err)
-	packages := strings.Fields(string(said))
+	packages := strings.Fields(string(limitertest.Must(list.Output())(t)))
 	assert.Contains(t, packages, module+"/internal/engine")
 	for _, path := range packages {
 		for _, test := range []string{
@@ -250,8 +248,7 @@ var advancing = limitertest.Tests[*rratelimitertest.Env]{
 		assert.Equal(t, limit.Decision{Limit: 2, RetryAfter: time.Millisecond, ResetAfter: time.Millisecond}, limitertest.Take(t, l, 1))
 		env.Advance(time.Millisecond)
 		assert.True(t, limitertest.Take(t, l, 2).Granted)
-		server, err := env.Redis.Time(t.Context()).Result()
-		require.NoError(t, err)
+		server := limitertest.Must(env.Redis.Time(t.Context()).Result())(t)
 		assert.True(t, server.Equal(env.Now()), "%v, %v", server, env.Now())
 	},
 	// Outside a bubble the server is ahead of the Client after an Advance.

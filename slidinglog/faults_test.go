@@ -20,8 +20,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// The tests of this file are each named after something that the articles'
-// scripts do wrong.
+// The tests of this file are each named after something that the articles' scripts do wrong.
 
 func threeAMinute(rdb redistest.Client) *slidinglog.Limiter {
 	return slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute})
@@ -45,19 +44,14 @@ func TestFaultNoTTL(t *testing.T) {
 	})
 }
 
-// Rows that a caller with a fast clock wrote are in use, for a window from the
-// first call on that finds them.
+// Rows that a caller with a fast clock wrote are in use, for a window from the first call on that finds them.
 func TestTake_RowsOfFastClockCountForAWindow(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, limitertest.Rows(time.Second, 30*time.Second, time.Hour), func(t *testing.T, rdb redistest.Client, ahead time.Duration) {
 		l := threeAMinute(rdb)
-		article := articles.SlidingLog{
-			Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) },
-		}
+		article := articles.SlidingLog{Redis: rdb, Key: "key", Threshold: 3, Seconds: 60, Now: func() time.Time { return time.Now().Add(ahead) }}
 		for range 3 {
-			answer, err := article.Eval(t.Context())
-			require.NoError(t, err)
-			require.EqualValues(t, 1, answer)
+			require.EqualValues(t, 1, limitertest.Must(article.Eval(t.Context()))(t))
 		}
 		time.Sleep(time.Millisecond)
 		d := limittest.Take(t, l, "key", 1)
@@ -76,9 +70,8 @@ func TestTake_RefusesTooManyPermits(t *testing.T) {
 	limittest.RequireRefused(t, l, "orders", slidinglog.MaxPermits+1, limit.ErrInvalidPermits, `"orders"`)
 }
 
-// However often the clock goes back, no span of a window's length grants more than
-// the limit, and a window after the first call by the new time all that was
-// granted before is free.
+// However often the clock goes back, no span of a window's length grants more than the limit, and a window after the first call
+// by the new time all that was granted before is free.
 func TestTake_ClockStepsBackGrantNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
@@ -109,8 +102,7 @@ func TestTake_ClockStepsBackGrantNothing(t *testing.T) {
 	})
 }
 
-// rowsAhead adds rows to a log that are dated an hour ahead, as a clock leaves
-// them that has gone back since.
+// rowsAhead adds rows to a log that are dated an hour ahead, as a clock leaves them that has gone back since.
 func rowsAhead(t *testing.T, rdb redistest.Client, log string, count int) {
 	t.Helper()
 	fill(t, rdb, log, rdb.Time(t.Context()).Val().Add(time.Hour), count)
@@ -155,9 +147,7 @@ func TestTake_LostAnswerWhileRowsAreSetRight(t *testing.T) {
 		assert.Equal(t, int64(997), d.Remaining)
 		assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val())
 		proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.DropAnswer))
-		d, err := l.Peek(t.Context(), "key", 3)
-		require.NoError(t, err)
-		assert.Equal(t, int64(994), d.Remaining)
+		assert.Equal(t, int64(994), limitertest.Must(l.Peek(t.Context(), "key", 3))(t).Remaining)
 		assert.EqualValues(t, 1003, direct.ZCard(t.Context(), "key").Val(), "a look takes nothing")
 		proxy.Settle(t)
 	})
@@ -211,7 +201,10 @@ func TestBoundedWork(t *testing.T) {
 			assert.False(t, d.Granted)
 			assert.LessOrEqual(t, d.RetryAfter, hour)
 			assert.LessOrEqual(t, d.ResetAfter, hour)
-			requireNoneAhead(t, c)
+			newest := c.rdb.ZRevRangeWithScores(t.Context(), c.log, 0, 0).Val()
+			require.Len(t, newest, 1)
+			assert.LessOrEqual(t, int64(newest[0].Score), c.rdb.Time(t.Context()).Val().UnixMilli(), "none is dated ahead any more")
+			assert.LessOrEqual(t, c.rdb.PTTL(t.Context(), c.log).Val(), hour)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,17 +219,7 @@ func TestBoundedWork(t *testing.T) {
 	}
 }
 
-// requireNoneAhead checks that no row is dated ahead, and that the log has gone in an hour.
-func requireNoneAhead(t *testing.T, c crowded) {
-	t.Helper()
-	newest := c.rdb.ZRevRangeWithScores(t.Context(), c.log, 0, 0).Val()
-	require.Len(t, newest, 1)
-	assert.LessOrEqual(t, int64(newest[0].Score), c.rdb.Time(t.Context()).Val().UnixMilli())
-	assert.LessOrEqual(t, c.rdb.PTTL(t.Context(), c.log).Val(), time.Hour)
-}
-
-// fill adds rows to a log as the articles' script does, in steps for which no server
-// counts as busy.
+// fill adds rows to a log as the articles' script does, in steps for which no server counts as busy.
 func fill(t *testing.T, rdb redistest.Client, log string, when time.Time, count int) {
 	t.Helper()
 	for first := 1; first <= count; first += 1000 {
@@ -361,9 +344,7 @@ func changeThreshold(t *testing.T, h limittest.History, l *slidinglog.Limiter, h
 		require.NoError(t, h.Redis.HDel(ctx, hash, h.Key).Err())
 		*threshold = usual
 	}
-	known, err := l.Threshold(ctx, h.Key)
-	require.NoError(t, err)
-	require.Equal(t, *threshold, known)
+	require.Equal(t, *threshold, limitertest.Must(l.Threshold(ctx, h.Key))(t))
 }
 
 func TestTurnsWithTheArticles(t *testing.T) {

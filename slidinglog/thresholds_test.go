@@ -22,9 +22,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// thresholds runs test with a limiter of 3 a minute and the name of the hash of
-// its thresholds, on all servers; "apart" with the hash in another slot of a
-// cluster than the keys of keyIn.
+// thresholds runs test with a limiter of 3 a minute and the name of the hash of its thresholds, on all servers; "apart" with the
+// hash in another slot of a cluster than the keys of keyIn.
 func thresholds(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string)) {
 	t.Helper()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
@@ -62,9 +61,7 @@ var ofThresholds = map[string]func(t *testing.T, rdb redistest.Client, l *slidin
 		} {
 			key := keyIn(t, hash)
 			require.NoError(t, rdb.HSet(t.Context(), hash, key, text).Err())
-			threshold, err := l.Threshold(t.Context(), key)
-			require.NoError(t, err)
-			assert.Equal(t, want, threshold, text)
+			assert.Equal(t, want, limitertest.Must(l.Threshold(t.Context(), key))(t), text)
 			for _, n := range []int64{1, 2} {
 				assert.Equal(t, want, limittest.Take(t, l, key, n).Limit, text)
 			}
@@ -107,9 +104,7 @@ var ofThresholds = map[string]func(t *testing.T, rdb redistest.Client, l *slidin
 
 	"AreListed": func(t *testing.T, rdb redistest.Client, l *slidinglog.Limiter, hash string) {
 		ctx := t.Context()
-		all, err := l.Thresholds(ctx)
-		require.NoError(t, err)
-		assert.Empty(t, all)
+		assert.Empty(t, limitertest.Must(l.Thresholds(ctx))(t))
 		want := map[string]int64{}
 		for i := range int64(700) {
 			key := fmt.Sprintf("user%d", i)
@@ -118,12 +113,10 @@ var ofThresholds = map[string]func(t *testing.T, rdb redistest.Client, l *slidin
 		}
 		want["largest"] = slidinglog.MaxLimit
 		require.NoError(t, l.SetThreshold(ctx, "largest", slidinglog.MaxLimit))
-		all, err = l.Thresholds(ctx)
-		require.NoError(t, err)
-		assert.Equal(t, want, all)
+		assert.Equal(t, want, limitertest.Must(l.Thresholds(ctx))(t))
 
 		require.NoError(t, rdb.HSet(ctx, hash, "broken", "-1").Err())
-		all, err = l.Thresholds(ctx)
+		all, err := l.Thresholds(ctx)
 		require.ErrorIs(t, err, limit.ErrCorrupt)
 		assert.ErrorContains(t, err, `"broken"`)
 		assert.Equal(t, want, all)
@@ -193,14 +186,10 @@ func TestThreshold_FallsToZeroBeforeRepeat(t *testing.T) {
 			assert.NoError(t, direct.HSet(t.Context(), "hash", "ann", 0).Err())
 			return redistest.Pass
 		})
-		assert.Equal(t, limit.Decision{Granted: true, ResetAfter: time.Minute}, round(limittest.Take(t, l, "ann", 2)))
+		d := limittest.Take(t, l, "ann", 2)
+		d.ResetAfter = d.ResetAfter.Round(time.Second) // without what the repeat takes
+		assert.Equal(t, limit.Decision{Granted: true, ResetAfter: time.Minute}, d)
 	})
-}
-
-// round leaves out what a repeat takes.
-func round(d limit.Decision) limit.Decision {
-	d.ResetAfter = d.ResetAfter.Round(time.Second)
-	return d
 }
 
 // Who chooses the thresholds' key gets none, and leaves them to the others.
@@ -217,11 +206,10 @@ func TestTake_RefusesKeyOfThresholds(t *testing.T) {
 	})
 }
 
-func second[T any](_ T, err error) error { return err }
-
 // callAll makes each call about thresholds, and returns their errors.
 func callAll(ctx context.Context, l *slidinglog.Limiter, key string) []error {
-	return []error{l.SetThreshold(ctx, key, 1), l.ResetThreshold(ctx, key), second(l.Threshold(ctx, key)), second(l.Thresholds(ctx))}
+	reads := []error{limitertest.Second(l.Threshold(ctx, key)), limitertest.Second(l.Thresholds(ctx))}
+	return append(reads, l.SetThreshold(ctx, key, 1), l.ResetThreshold(ctx, key))
 }
 
 func TestThresholdInput(t *testing.T) {
@@ -235,7 +223,7 @@ func TestThresholdInput(t *testing.T) {
 		assert.ErrorContains(t, err, `"orders"`)
 		assert.ErrorContains(t, err, strconv.FormatInt(threshold, 10))
 	}
-	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), second(l.Threshold(ctx, ""))} {
+	for _, err := range []error{l.SetThreshold(ctx, "", 1), l.ResetThreshold(ctx, ""), limitertest.Second(l.Threshold(ctx, ""))} {
 		assert.ErrorIs(t, err, limit.ErrInvalidConfig)
 	}
 	none := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 3, Window: time.Minute})
@@ -252,8 +240,7 @@ func TestThresholdInput(t *testing.T) {
 	}
 }
 
-// Writes whose answer is lost are not repeated: another program may have set
-// another threshold since. Reads are.
+// Writes whose answer is lost are not repeated: another program may have set another threshold since. Reads are.
 func TestThresholdAnswerLost(t *testing.T) {
 	t.Parallel()
 	direct, hash := redistest.Redis(t), redistest.Name(t)
@@ -261,19 +248,13 @@ func TestThresholdAnswerLost(t *testing.T) {
 	ctx := t.Context()
 	l := threeAMinuteOr(proxy.Client(t, nil), hash)
 	require.NoError(t, direct.ScriptLoad(ctx, lua.Command.Source).Err())
-	lose := func() {
-		proxy.OnCommand(redistest.Nth(1, lua.Command.SHA, redistest.DropAnswer))
-	}
+	lose := func() { proxy.OnCommand(redistest.Nth(1, lua.Command.SHA, redistest.DropAnswer)) }
 	lose()
 	require.ErrorIs(t, l.SetThreshold(ctx, "orders", 7), limit.ErrUnknownOutcome)
 	lose()
-	threshold, err := l.Threshold(ctx, "orders")
-	require.NoError(t, err)
-	assert.Equal(t, int64(7), threshold)
+	assert.Equal(t, int64(7), limitertest.Must(l.Threshold(ctx, "orders"))(t))
 	lose()
-	all, err := l.Thresholds(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, map[string]int64{"orders": 7}, all)
+	assert.Equal(t, map[string]int64{"orders": 7}, limitertest.Must(l.Thresholds(ctx))(t))
 	lose()
 	require.ErrorIs(t, l.ResetThreshold(ctx, "orders"), limit.ErrUnknownOutcome)
 	proxy.Settle(t)
@@ -285,8 +266,7 @@ func threeAMinuteOr(rdb redistest.Client, hash string) *slidinglog.Limiter {
 	return slidinglog.New(rratelimiter.New(rdb, rratelimiter.WithCallTimeout(time.Minute)), cfg)
 }
 
-// Whatever servers have the log and its threshold, a change of the one counts for the other's
-// next decision.
+// Whatever servers have the log and its threshold, a change of the one counts for the other's next decision.
 func TestThresholdsOnSeveralServers(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, map[string]func(t *testing.T) redistest.Client{
@@ -307,8 +287,7 @@ func TestThresholdsOnSeveralServers(t *testing.T) {
 	})
 }
 
-// A cluster client may send what only reads to any node. Replicas lag behind, and
-// the pages of a scan must be of one server.
+// A cluster client may send what only reads to any node. Replicas lag behind, and the pages of a scan must be of one server.
 func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
 	t.Parallel()
 	rdb, ctx := redistest.StartCluster(t, 3, 1).Client(t, &redistest.Options{RouteRandomly: true}), t.Context()
@@ -319,15 +298,11 @@ func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
 	for i := range count {
 		pipe.HSet(ctx, hash, strconv.Itoa(i), i)
 	}
-	require.NoError(t, second(pipe.Exec(ctx)))
-	all, err := l.Thresholds(ctx)
-	require.NoError(t, err)
-	assert.Len(t, all, count)
+	require.NoError(t, limitertest.Second(pipe.Exec(ctx)))
+	assert.Len(t, limitertest.Must(l.Thresholds(ctx))(t), count)
 	for i := range int64(200) {
 		require.NoError(t, l.SetThreshold(ctx, "ann", i))
-		threshold, err := l.Threshold(ctx, "ann")
-		require.NoError(t, err)
-		assert.Equal(t, i, threshold)
+		assert.Equal(t, i, limitertest.Must(l.Threshold(ctx, "ann"))(t))
 		assert.Equal(t, i, limittest.Take(t, l, "ann", 1).Limit)
 	}
 }

@@ -80,8 +80,7 @@ type bucket struct {
 	last   time.Duration // the second of the last refill
 }
 
-// at refills the bucket. If it is gone, Redis holds nothing of it: it starts full, which
-// it must have been.
+// at refills the bucket. If it is gone, Redis holds nothing of it: it starts full, which it must have been.
 func (b *bucket) at(now time.Duration, gone bool) (ok bool) {
 	if intervals := int64((now.Truncate(time.Second) - b.last) / b.interval); intervals > 0 {
 		b.tokens = min(b.capacity, b.tokens+intervals*b.refill)
@@ -122,9 +121,8 @@ func (b *bucket) article(n int64) int64 {
 	return b.tokens
 }
 
-// play lets two programs share a bucket: one with this package, one with the
-// articles' script, by whose times to live a capacity that is no multiple of the
-// refill would be exceeded.
+// play lets two programs share a bucket: one with this package, one with the articles' script, by whose times to live a capacity
+// that is no multiple of the refill would be exceeded.
 func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	b := &bucket{refill: 1 + h.Draw.Int64N(4), interval: h.Span(4)}
 	b.capacity = b.refill * (1 + h.Draw.Int64N(5))
@@ -136,8 +134,7 @@ func play(t *testing.T, h limittest.History) func() (mismatch string) {
 	return func() string {
 		h.MayPause(3 * b.interval)
 		now, n := h.Passed(), 1+h.Draw.Int64N(min(4, b.capacity))
-		exist, err := h.Redis.Exists(t.Context(), h.Key, article.TimeKey()).Result()
-		require.NoError(t, err)
+		exist := limitertest.Must(h.Redis.Exists(t.Context(), h.Key, article.TimeKey()).Result())(t)
 		if exist == 1 || !b.at(now, exist == 0) {
 			return fmt.Sprintf("after %v there are %d keys of the bucket", now, exist)
 		}
@@ -155,8 +152,7 @@ func TestTurnsWithTheArticles(t *testing.T) {
 	limittest.Turns{Limiter: "tokenbucket", WholeSeconds: true, Play: play}.Take(t)
 }
 
-// Keys that a cluster has in different slots are refused, and the error says
-// what to name them.
+// Keys that a cluster has in different slots are refused, and the error says what to name them.
 func TestClusterKeysApart(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 1, 0)
@@ -206,9 +202,7 @@ func reserve(t *testing.T, l *tokenbucket.Limiter, key string, n int64) decide.A
 	t.Helper()
 	of, _ := door.Behind[outage.Keyed](l)
 	q := decide.Ask{Call: "Take", Key: key, Permits: n, Reserve: true}
-	a, err := of.Asker(q).Ask(t.Context(), q)
-	require.NoError(t, err)
-	return a
+	return limitertest.Must(of.Asker(q).Ask(t.Context(), q))(t)
 }
 
 // What was used beyond what was taken is owed, and refills pay it back. What had come back by itself meanwhile counts once.
@@ -238,11 +232,9 @@ func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 				require.NoError(t, reserve(t, l, "k", 1).Undo(t.Context()))
 			}
 			require.NoError(t, a.Settle(t.Context(), tc.used, func(error) {}))
-			d, err := l.Peek(t.Context(), "k", 0)
-			require.NoError(t, err)
+			d := limitertest.Must(l.Peek(t.Context(), "k", 0))(t)
 			assert.Equal(t, []any{tc.tokens >= 0, max(0, tc.tokens)}, []any{d.Granted, d.Remaining})
-			d, err = l.Peek(t.Context(), "k", 1)
-			require.NoError(t, err)
+			d = limitertest.Must(l.Peek(t.Context(), "k", 1))(t)
 			if tc.tokens > -1<<20 {
 				assert.Equal(t, max(0, time.Duration(1-tc.tokens)*time.Minute), d.RetryAfter)
 			}
@@ -281,8 +273,7 @@ func TestSettle_RefillThatLiesAhead(t *testing.T) {
 	})
 }
 
-// The next tests are each named after something that the articles'
-// scripts do wrong.
+// The next tests are each named after something that the articles' scripts do wrong.
 
 // threeInTenSeconds is a bucket of 10 tokens, no multiple of its refill.
 func threeInTenSeconds(rdb redistest.Client) *tokenbucket.Limiter {
@@ -313,9 +304,7 @@ var ofBuckets = limitertest.Tests[redistest.Client]{
 		}
 		// The articles' script goes on from there.
 		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 9, Now: time.Now}
-		left, err := article.Eval(t.Context())
-		require.NoError(t, err)
-		assert.Zero(t, left)
+		assert.Zero(t, limitertest.Must(article.Eval(t.Context()))(t))
 	},
 
 	"Borrowing": func(t *testing.T, rdb redistest.Client) {
@@ -336,9 +325,7 @@ var ofBuckets = limitertest.Tests[redistest.Client]{
 
 		// To those who don't lend, it is empty.
 		article := articles.TokenBucket{Redis: rdb, Key: "key", Capacity: 10, Refill: 3, Seconds: 10, Cost: 1, Now: time.Now}
-		left, err := article.Eval(ctx)
-		require.NoError(t, err)
-		assert.EqualValues(t, -1, left)
+		assert.EqualValues(t, -1, limitertest.Must(article.Eval(ctx))(t))
 
 		// Refills pay back first.
 		time.Sleep(20 * time.Second)
@@ -358,8 +345,7 @@ var ofBuckets = limitertest.Tests[redistest.Client]{
 		assert.Equal(t, int64(5), limittest.Take(t, l, "key", 10).Remaining)
 	},
 
-	// More tokens than the bucket holds, or fewer than may be borrowed, are what
-	// another configuration left.
+	// More tokens than the bucket holds, or fewer than may be borrowed, are what another configuration left.
 	"TokensOfAnotherConfiguration": func(t *testing.T, rdb redistest.Client) {
 		l, now := threeInTenSeconds(rdb), time.Now().Unix()
 		require.NoError(t, rdb.MSet(t.Context(), "key", 5000, "key_time", now).Err())
@@ -376,8 +362,7 @@ var ofBuckets = limitertest.Tests[redistest.Client]{
 	// Tokens of a bucket that is gone are not put into the new one.
 	"GivingBackToAnotherBucket": func(t *testing.T, rdb redistest.Client) {
 		l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Hour})
-		_, giveBack, err := l.TakeReturnable(t.Context(), "key", 4)
-		require.NoError(t, err)
+		giveBack := limittest.Returnable(t, l, "key", 4)
 		require.NoError(t, rdb.FlushAll(t.Context()).Err())
 		time.Sleep(time.Second)
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 20))
@@ -525,9 +510,8 @@ func TestLongestTimeToFill(t *testing.T) {
 	})
 }
 
-// A service whose clock is ahead finds the time that it wrote: ours would make it refill again
-// after each visit. Neither do we set it back while the server's clock goes on, nor more than
-// once when that has gone back.
+// A service whose clock is ahead finds the time that it wrote: ours would make it refill again after each visit. Neither do we
+// set it back while the server's clock goes on, nor more than once when that has gone back.
 func TestRefill_KeepsTimeOfFastClock(t *testing.T) {
 	t.Parallel()
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
@@ -538,9 +522,7 @@ func TestRefill_KeepsTimeOfFastClock(t *testing.T) {
 		}
 		play := func() (granted int64) {
 			for range 20 {
-				left, err := article.Eval(t.Context())
-				require.NoError(t, err)
-				if left >= 0 {
+				if limitertest.Must(article.Eval(t.Context()))(t) >= 0 {
 					granted++
 				}
 				if limittest.Take(t, l, "key", 1).Granted {
@@ -563,8 +545,7 @@ func TestGiveBack_IsReducedByRefills(t *testing.T) {
 		clocks := limitertest.Rows(time.Second, 3*time.Second, 5*time.Second, time.Hour)
 		limitertest.Stepping(t, clocks, func(t *testing.T, rdb redistest.Client, step func(time.Duration), back time.Duration) {
 			l := tokenbucket.New(limitertest.OpenClient(rdb), tokenbucket.Config{Capacity: 10, Refill: 1, Interval: time.Second})
-			_, giveBack, err := l.TakeReturnable(t.Context(), "key", 10)
-			require.NoError(t, err)
+			giveBack := limittest.Returnable(t, l, "key", 10)
 			time.Sleep(5 * time.Second)
 			require.True(t, limittest.Take(t, l, "key", 5).Granted)
 			step(-back)

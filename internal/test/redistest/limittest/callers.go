@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -73,8 +74,7 @@ type held struct {
 func newHeld(t *testing.T, k Kind, permits int64) held {
 	t.Helper()
 	direct, m := redistest.Mini(t)
-	// With so few connections one flight is under way at a time, so that a test can
-	// say who goes together.
+	// With so few connections one flight is under way at a time, so that a test can say who goes together.
 	h := held{proxy: redistest.MiniProxy(t, m), rdb: direct, other: k.exact(direct, permits)}
 	h.Limiter = k.exact(h.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2, PoolSize: 3}), permits)
 	// The server knows the scripts by then.
@@ -104,14 +104,9 @@ func testCallersGather(t *testing.T, k Kind) {
 		h := newHeld(t, k, permits)
 		letGo := h.hold(t)
 		before := h.proxy.Requests()
-		var (
-			wg      sync.WaitGroup
-			granted atomic.Int64
-			mu      sync.Mutex
-			left    = map[int64]int{}
-		)
-		for range callers {
-			wg.Go(func() {
+		var left redistest.List[int64]
+		over := limitertest.Go(func() {
+			limitertest.Together(callers, func(int) {
 				d, err := h.Take(t.Context(), "orders", 1)
 				if !assert.NoError(t, err) {
 					return
@@ -120,21 +115,20 @@ func testCallersGather(t *testing.T, k Kind) {
 				assert.Equal(t, !d.Granted, d.RetryAfter > 0)
 				assert.Equal(t, time.Hour, d.ResetAfter.Round(time.Minute))
 				if d.Granted {
-					granted.Add(1)
-					mu.Lock()
-					left[d.Remaining]++
-					mu.Unlock()
+					left.Add(d.Remaining)
 				} else {
 					assert.Zero(t, d.Remaining)
 				}
 			})
-		}
+		})
 		synctest.Wait()
 		letGo()
-		wg.Wait()
-		assert.EqualValues(t, permits, granted.Load())
+		<-over
+		behind := left.All()
+		assert.Len(t, behind, permits)
 		assert.LessOrEqual(t, h.proxy.Requests()-before, 4, "script calls of %d callers", callers)
-		assert.Len(t, left, permits, "each learns what was left behind it")
+		slices.Sort(behind)
+		assert.Len(t, slices.Compact(behind), permits, "each learns what was left behind it")
 	})
 }
 
@@ -175,10 +169,9 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 		letGo()
 		wg.Wait()
 		for i, step := range steps {
-			assert.Equal(t, step.granted, results[i].d.Granted, "request %d", i)
-			assert.Equal(t, step.left, results[i].d.Remaining, "request %d", i)
-			assert.Equal(t, step.granted, results[i].giveBack != nil, "request %d", i)
-			assert.Equal(t, !step.granted, results[i].d.RetryAfter > 0, "request %d", i)
+			got := results[i]
+			assert.Equal(t, []any{step.granted, step.left}, []any{got.d.Granted, got.d.Remaining}, "request %d", i)
+			assert.Equal(t, []bool{step.granted, step.granted}, []bool{got.giveBack != nil, got.d.RetryAfter == 0}, "request %d", i)
 		}
 
 		require.NoError(t, results[3].giveBack(t.Context()))
@@ -195,28 +188,25 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 // outage: no policy may answer in its place. The outcome is unknown of a change that was sent.
 func testContextEndIsNoOutage(t *testing.T, k Kind) {
 	type giveBack = func(context.Context) error
-	for name, call := range map[string]struct {
-		do      func(ctx context.Context, h held, back giveBack) error
-		changes bool
-	}{
-		"Reset":    {func(ctx context.Context, h held, _ giveBack) error { return h.Reset(ctx, "orders") }, true},
-		"giveBack": {func(ctx context.Context, _ held, back giveBack) error { return back(ctx) }, true},
-		"Take": {func(ctx context.Context, h held, _ giveBack) error {
+	for name, call := range map[string]func(ctx context.Context, h held, back giveBack) error{
+		"Reset":    func(ctx context.Context, h held, _ giveBack) error { return h.Reset(ctx, "orders") },
+		"giveBack": func(ctx context.Context, _ held, back giveBack) error { return back(ctx) },
+		"Take": func(ctx context.Context, h held, _ giveBack) error {
 			return limitertest.Second(h.Take(ctx, "orders", 4))
-		}, false},
-		"Peek": {func(ctx context.Context, h held, _ giveBack) error {
+		},
+		"Peek": func(ctx context.Context, h held, _ giveBack) error {
 			return limitertest.Second(h.Peek(ctx, "orders", 1))
-		}, false},
-		"TakeUpTo": {func(ctx context.Context, h held, _ giveBack) error {
+		},
+		"TakeUpTo": func(ctx context.Context, h held, _ giveBack) error {
 			_, _, err := h.TakeUpTo(ctx, "orders", 20)
 			return err
-		}, false},
+		},
 	} {
+		changes := name == "Reset" || name == "giveBack"
 		for _, when := range []string{"sent", "sent, script unknown", "behind another"} {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHeld(t, k, 10)
-				_, back, err := h.TakeReturnable(t.Context(), "orders", 2)
-				require.NoError(t, err)
+				back := Returnable(t, h, "orders", 2)
 				letGo, sent := h.hold(t), when != "behind another"
 				if when == "sent, script unknown" { // its text does not follow once the caller has gone
 					require.NoError(t, h.rdb.ScriptFlush(t.Context()).Err())
@@ -228,19 +218,17 @@ func testContextEndIsNoOutage(t *testing.T, k Kind) {
 				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 				defer cancel()
 				start := time.Now()
-				err = call.do(ctx, h, back)
+				err := call(ctx, h, back)
 				require.ErrorIs(t, err, context.DeadlineExceeded, name)
 				require.NotErrorIs(t, err, limit.ErrUnavailable, name)
 				assert.Equal(t, 300*time.Millisecond, time.Since(start), name)
 				if sent || name != "giveBack" { // which may go on without its caller
-					assert.Equal(t, sent && call.changes, errors.Is(err, limit.ErrUnknownOutcome), "%s %s: %v", name, when, err)
+					assert.Equal(t, sent && changes, errors.Is(err, limit.ErrUnknownOutcome), "%s %s: %v", name, when, err)
 				}
 				letGo()
 				time.Sleep(100 * time.Millisecond)
-				left, err := h.other.Peek(t.Context(), "orders", 0)
-				require.NoError(t, err)
 				want := map[bool]int64{true: 10, false: 8}[name == "giveBack" || name == "Reset" && when == "sent"]
-				assert.Equal(t, want, left.Remaining, "%s %s", name, when)
+				assert.Equal(t, want, limitertest.Must(h.other.Peek(t.Context(), "orders", 0))(t).Remaining, "%s %s", name, when)
 			})
 		}
 	}
@@ -273,7 +261,7 @@ func ConnectExample() (rdb redistest.Client, stop func()) {
 // Unreachable returns a client that fails the test once it dials.
 func Unreachable(t testing.TB) redistest.Client {
 	t.Helper()
-	rdb := redistest.NewClient("", &redistest.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
+	rdb := redistest.NewClient("127.0.0.1:1", &redistest.Options{Dialer: func(context.Context, string, string) (net.Conn, error) {
 		t.Error("Redis was asked")
 		return nil, net.ErrClosed
 	}, MaxRetries: -1})
@@ -293,8 +281,7 @@ type Turns struct {
 	// WholeSeconds: histories start at a whole second.
 	WholeSeconds bool
 
-	// Play begins a history. The function it returns makes a request, and says which
-	// answer was not as it should, or "".
+	// Play begins a history. The function it returns makes a request, and says which answer was not as it should, or "".
 	Play func(t *testing.T, h History) func() (mismatch string)
 }
 

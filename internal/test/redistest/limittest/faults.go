@@ -17,8 +17,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// A request whose answer is lost takes its permits once, or it is not repeated and
-// its caller gets ErrUnknownOutcome.
+// A request whose answer is lost takes its permits once, or it is not repeated and its caller gets ErrUnknownOutcome.
 func testAnswerLost(t *testing.T, k Kind) {
 	limitertest.Bubbles(t, map[string]redistest.Action{
 		"connection closed": redistest.DropAnswer, "never answered": redistest.Swallow,
@@ -67,8 +66,7 @@ func testAnswerLost(t *testing.T, k Kind) {
 	})
 }
 
-// An attempt that comes late, after the one that repeated it was answered, takes
-// nothing and makes nothing last longer.
+// An attempt that comes late, after the one that repeated it was answered, takes nothing and makes nothing last longer.
 func testLateCopy(t *testing.T, k Kind) {
 	if !k.Once {
 		return
@@ -106,14 +104,10 @@ func testTwice(t *testing.T, k Kind) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 5, taken)
 		assert.True(t, Take(t, h, "all", 10).Granted)
-		_, undo, err := h.TakeReturnable(t.Context(), "undone", 3)
-		require.NoError(t, err)
-		require.NoError(t, undo(t.Context()))
+		require.NoError(t, Returnable(t, h, "undone", 3)(t.Context()))
 		h.proxy.Settle(t)
 		for key, left := range map[string]int64{"orders": 0, "all": 0, "undone": 10} {
-			d, err := h.other.Peek(t.Context(), key, 0)
-			require.NoError(t, err)
-			assert.Equal(t, left, d.Remaining, key)
+			assert.Equal(t, left, limitertest.Must(h.other.Peek(t.Context(), key, 0))(t).Remaining, key)
 		}
 	})
 }
@@ -139,9 +133,7 @@ func (k Kind) onClosing(t *testing.T, test func(t *testing.T, l *closing)) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := &closing{client: limitertest.OpenClient(rdb), rdb: rdb}
 		l.Limiter = k.New(l.client, 10, time.Hour)
-		_, giveBack, err := l.TakeReturnable(t.Context(), "warm", 1)
-		require.NoError(t, err)
-		require.NoError(t, giveBack(t.Context()))
+		require.NoError(t, Returnable(t, l, "warm", 1)(t.Context()))
 		rdb.AddHook(redistest.Hook(l.trips.Send))
 		test(t, l)
 	})
@@ -150,8 +142,7 @@ func (k Kind) onClosing(t *testing.T, test func(t *testing.T, l *closing)) {
 // Callers whose requests have gathered fail, those whose requests are under way get their answer, and later calls fail.
 func testClose(t *testing.T, k Kind) {
 	k.onClosing(t, func(t *testing.T, l *closing) {
-		_, giveBack, err := l.TakeReturnable(t.Context(), "before", 1)
-		require.NoError(t, err)
+		giveBack := Returnable(t, l, "before", 1)
 		l.trips.Hold = make(chan struct{})
 		take := func(key string) *limitertest.Caller {
 			return background(func() error {
@@ -167,7 +158,7 @@ func testClose(t *testing.T, k Kind) {
 			ended.RequireEnd(t, limit.ErrClosed, 0)
 		}
 		assert.Equal(t, "waits", closed.Outcome(), "two calls are under way")
-		_, _, err = l.TakeUpTo(t.Context(), "a", 1)
+		_, _, err := l.TakeUpTo(t.Context(), "a", 1)
 		for _, err := range []error{
 			limitertest.Second(l.Take(t.Context(), "a", 1)), limitertest.Second(l.Peek(t.Context(), "a", 1)), err, l.Reset(t.Context(), "a"), giveBack(t.Context()),
 		} {
@@ -186,14 +177,10 @@ func testClose(t *testing.T, k Kind) {
 // What a caller who has gone was granted goes back before Close returns, as does what is given back meanwhile.
 func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
 	k.onClosing(t, func(t *testing.T, l *closing) {
-		_, giveBack, err := l.TakeReturnable(t.Context(), "returned", 4)
-		require.NoError(t, err)
+		giveBack := Returnable(t, l, "returned", 4)
 		l.trips.Hold = make(chan struct{})
 		ctx, leave := context.WithCancel(t.Context())
-		left := background(func() error {
-			_, err := l.Take(ctx, "left", 4)
-			return err
-		})
+		left := background(func() error { return limitertest.Second(l.Take(ctx, "left", 4)) })
 		returned := background(func() error { return giveBack(ctx) })
 		leave()
 		synctest.Wait()
@@ -211,9 +198,7 @@ func testCloseAwaitsGiveBacks(t *testing.T, k Kind) {
 		closed.RequireEnd(t, nil, 0)
 		after := k.on(l.rdb, 10, time.Hour)
 		for _, key := range []string{"left", "returned"} {
-			d, err := after.Peek(t.Context(), key, 0)
-			require.NoError(t, err)
-			assert.Equal(t, int64(10), d.Remaining, key)
+			assert.Equal(t, int64(10), limitertest.Must(after.Peek(t.Context(), key, 0))(t).Remaining, key)
 		}
 	})
 }
@@ -253,16 +238,13 @@ func testNotReplicated(t *testing.T, k Kind) {
 			return err
 		}))
 		l := k.New(limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, time.Millisecond)), 10, time.Hour)
-		_, err := l.Take(t.Context(), "ann", 4)
-		require.ErrorIs(t, err, limit.ErrNotReplicated)
+		require.ErrorIs(t, limitertest.Second(l.Take(t.Context(), "ann", 4)), limit.ErrNotReplicated)
 		taken, d, err := l.TakeUpTo(t.Context(), "ann", 4)
 		require.ErrorIs(t, err, limit.ErrNotReplicated)
 		assert.Zero(t, d)
 		assert.Zero(t, taken)
 		synctest.Wait()
-		d, err = l.Peek(t.Context(), "ann", 0)
-		require.NoError(t, err)
-		assert.Equal(t, int64(10), d.Remaining)
+		assert.Equal(t, int64(10), limitertest.Must(l.Peek(t.Context(), "ann", 0))(t).Remaining)
 		assert.Equal(t, 10, Grants(t, k.on(rdb, 10, time.Hour), "ann", 10))
 		assert.False(t, Take(t, l, "ann", 1).Granted)
 	})
@@ -280,40 +262,34 @@ func requireWithin(t *testing.T, rdb redistest.Client, d limit.Decision) {
 	}
 }
 
-// A clock that goes back takes nothing away and gives nothing: from the first call on, refused
-// or not, the new clock counts.
+// A clock that goes back takes nothing away and gives nothing: from the first call on, refused or not, the new clock counts.
 func testClockGoesBack(t *testing.T, k Kind) {
-	for _, back := range []time.Duration{1001 * time.Millisecond, 2 * time.Second, time.Hour, 1000 * time.Hour} {
-		for name, spent := range map[string]int64{"granted": 7, "refused": permits} {
-			t.Run(name+" "+back.String(), func(t *testing.T) {
-				t.Parallel()
-				redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-					l := k.on(rdb, permits, window)
-					require.True(t, Take(t, l, "orders", spent).Granted)
-					time.Sleep(time.Second)
-					step(-back)
-					d := Take(t, l, "orders", 1)
-					assert.Equal(t, spent < permits, d.Granted)
-					requireWithin(t, rdb, d)
-					assert.Equal(t, max(0, permits-spent-1), d.Remaining)
+	limitertest.Each(t, map[string]int64{"granted": 7, "refused": permits}, func(t *testing.T, spent int64) {
+		steps := limitertest.Rows(1001*time.Millisecond, 2*time.Second, time.Hour, 1000*time.Hour)
+		limitertest.Stepping(t, steps, func(t *testing.T, rdb redistest.Client, step func(time.Duration), back time.Duration) {
+			l := k.on(rdb, permits, window)
+			require.True(t, Take(t, l, "orders", spent).Granted)
+			time.Sleep(time.Second)
+			step(-back)
+			d := Take(t, l, "orders", 1)
+			assert.Equal(t, spent < permits, d.Granted)
+			requireWithin(t, rdb, d)
+			assert.Equal(t, max(0, permits-spent-1), d.Remaining)
 
-					d = Take(t, l, "orders", permits)
-					assert.False(t, d.Granted)
-					requireWithin(t, rdb, d)
-					time.Sleep(d.RetryAfter - time.Millisecond)
-					assert.False(t, Take(t, l, "orders", permits).Granted)
-					time.Sleep(time.Millisecond)
-					d = Take(t, l, "orders", permits)
-					assert.True(t, d.Granted)
-					requireWithin(t, rdb, d)
-				})
-			})
-		}
-	}
+			d = Take(t, l, "orders", permits)
+			assert.False(t, d.Granted)
+			requireWithin(t, rdb, d)
+			time.Sleep(d.RetryAfter - time.Millisecond)
+			assert.False(t, Take(t, l, "orders", permits).Granted)
+			time.Sleep(time.Millisecond)
+			d = Take(t, l, "orders", permits)
+			assert.True(t, d.Granted)
+			requireWithin(t, rdb, d)
+		})
+	})
 }
 
-// However often the clock goes back and forward again, the next moment reported is at most a
-// window away, and right.
+// However often the clock goes back and forward again, the next moment reported is at most a window away, and right.
 func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
 		l, draw := k.on(rdb, permits, window), rand.New(rand.NewPCG(6, 7))
@@ -342,8 +318,7 @@ func testClockGoesBackAndForth(t *testing.T, k Kind) {
 	})
 }
 
-// With a clock that has gone back, a give-back returns exactly the permits taken, or nothing:
-// never what others have.
+// With a clock that has gone back, a give-back returns exactly the permits taken, or nothing: never what others have.
 func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 	type row struct {
 		between     func(t *testing.T, rdb redistest.Client, l limit.Limiter, step func(time.Duration))
@@ -378,8 +353,7 @@ func testGiveBackByAClockSetBack(t *testing.T, k Kind) {
 		}, 0, 0, false},
 	}, func(t *testing.T, rdb redistest.Client, step func(time.Duration), tc row) {
 		l := k.on(rdb, permits, window)
-		_, giveBack, err := l.TakeReturnable(t.Context(), "orders", 4)
-		require.NoError(t, err)
+		giveBack := Returnable(t, l, "orders", 4)
 		require.True(t, Take(t, l, "orders", 3).Granted)
 		tc.between(t, rdb, l, step)
 		require.NoError(t, giveBack(t.Context()))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -69,11 +70,7 @@ func testRetryAndReset(t *testing.T, k Kind) {
 func testGiveBack(t *testing.T, k Kind) {
 	atRest(t, func(t *testing.T, rdb redistest.Client) {
 		l, key, ctx := k.on(rdb, permits, time.Hour), Key(t), t.Context()
-		d, giveBack, err := l.TakeReturnable(ctx, key, 3)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
-		assert.Equal(t, int64(7), d.Remaining)
-		require.NotNil(t, giveBack)
+		giveBack := Returnable(t, l, key, 3)
 		assert.Equal(t, int64(3), Take(t, l, key, 4).Remaining)
 
 		refused, none, err := l.TakeReturnable(ctx, key, 4)
@@ -87,16 +84,13 @@ func testGiveBack(t *testing.T, k Kind) {
 		assert.False(t, Take(t, l, key, 1).Granted)
 
 		key = Key(t)
-		_, giveBack, err = l.TakeReturnable(ctx, key, permits)
-		require.NoError(t, err)
-		require.NoError(t, giveBack(ctx))
+		require.NoError(t, Returnable(t, l, key, permits)(ctx))
 		assert.True(t, Take(t, l, key, permits).Granted)
 		assert.False(t, Take(t, l, key, 1).Granted)
 	})
 }
 
-// atRest is redistest.Everywhere with a miniredis in virtual time, for tests that a
-// machine which pauses would disturb.
+// atRest is redistest.Everywhere with a miniredis in virtual time, for tests that a machine which pauses would disturb.
 func atRest(t *testing.T, test func(t *testing.T, rdb redistest.Client)) {
 	t.Helper()
 	t.Run("virtual time", func(t *testing.T) {
@@ -115,16 +109,14 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			l, ctx := k.on(rdb, permits, window), t.Context()
 			for key, spent := range map[string]int64{"orders": 4, "sales": permits} {
-				_, giveBack, err := l.TakeReturnable(ctx, key, spent)
-				require.NoError(t, err)
+				giveBack := Returnable(t, l, key, spent)
 				time.Sleep(window)
 				require.True(t, Take(t, l, key, permits).Granted)
 				require.NoError(t, giveBack(ctx))
 				assert.False(t, Take(t, l, key, 1).Granted)
 			}
 
-			_, giveBack, err := l.TakeReturnable(ctx, "users", 4)
-			require.NoError(t, err)
+			giveBack := Returnable(t, l, "users", 4)
 			time.Sleep(3 * window)
 			require.NoError(t, giveBack(ctx))
 			assert.Empty(t, rdb.Keys(ctx, "users*").Val(), "nothing is left behind")
@@ -165,8 +157,7 @@ func testEdge(t *testing.T, k Kind) {
 	})
 }
 
-// The largest figures count exactly, and the longest window is one that Redis takes for
-// a time to live.
+// The largest figures count exactly, and the longest window is one that Redis takes for a time to live.
 func testLargestFigures(t *testing.T, k Kind) {
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		if k.Most > 0 && k.Type != "zset" { // a log does not take that many at once
@@ -216,8 +207,7 @@ func testPeek(t *testing.T, k Kind) {
 				step(time.Duration(draw.Int64N(int64(window)) - int64(window/2)).Truncate(time.Millisecond))
 			}
 			n, before := 1+draw.Int64N(permits+1), everything(t, rdb)
-			free, err := l.Peek(t.Context(), key, 0)
-			require.NoError(t, err)
+			free := limitertest.Must(l.Peek(t.Context(), key, 0))(t)
 			peeked, peekErr := l.Peek(t.Context(), key, n)
 			require.Equal(t, before, everything(t, rdb))
 			require.True(t, free.Granted)
@@ -258,8 +248,7 @@ func testTakeUpTo(t *testing.T, k Kind) {
 		for range 50 {
 			key, n := Key(t), 1+draw.Int64N(2*permits)
 			spend(t, draw, l, key)
-			one, err := l.Peek(t.Context(), key, 1)
-			require.NoError(t, err)
+			one := limitertest.Must(l.Peek(t.Context(), key, 1))(t)
 			free := one.Remaining
 			if one.Granted {
 				free++
@@ -270,9 +259,7 @@ func testTakeUpTo(t *testing.T, k Kind) {
 			require.Equal(t, taken > 0, d.Granted)
 			require.Equal(t, free-taken, d.Remaining)
 			require.Equal(t, one.RetryAfter, d.RetryAfter)
-			after, err := l.Peek(t.Context(), key, permits)
-			require.NoError(t, err)
-			require.Equal(t, after.ResetAfter == 0, taken == 0 && free == permits)
+			require.Equal(t, limitertest.Must(l.Peek(t.Context(), key, permits))(t).ResetAfter == 0, taken == 0 && free == permits)
 		}
 	})
 	for _, n := range []int64{0, -1, math.MinInt64} {
