@@ -23,17 +23,13 @@ type plan struct {
 func newPlan(t *testing.T, rdb redistest.Client, opts ...rratelimiter.Option) plan {
 	t.Helper()
 	c := limitertest.NewClient(t, rdb, opts...)
-	byDefault := func(name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
-		return c.RateLimiter(name, rratelimiter.WithDefault(cfg))
-	}
-	return plan{c, byDefault("{ann}requests", rratelimiter.PerMinute(3)), byDefault("{ann}tokens", rratelimiter.PerHour(1000))}
+	requests := limitertest.ByDefault(c, "{ann}requests", rratelimiter.PerMinute(3))
+	return plan{c, requests, limitertest.ByDefault(c, "{ann}tokens", rratelimiter.PerHour(1000))}
 }
 
 func (p plan) take(t *testing.T, tokens int64) []limit.Decision {
 	t.Helper()
-	decisions, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), p.tokens.Claim(tokens))
-	require.NoError(t, err)
-	return decisions
+	return limitertest.Must(p.client.TakeAll(t.Context(), p.requests.Claim(1), p.tokens.Claim(tokens)))(t)
 }
 
 // calls are those with claims.
@@ -53,8 +49,7 @@ func (p plan) calls(t *testing.T) map[string]func(claims ...rratelimiter.Claim) 
 // reserve reserves what must be granted.
 func (p plan) reserve(t *testing.T, timeout time.Duration, claims ...rratelimiter.Claim) *rratelimiter.Reservations {
 	t.Helper()
-	r, err := p.client.ReserveAll(t.Context(), timeout, claims...)
-	require.NoError(t, err)
+	r := limitertest.Must(p.client.ReserveAll(t.Context(), timeout, claims...))(t)
 	require.True(t, r.Granted)
 	return r
 }
@@ -70,8 +65,7 @@ var ofClaims = limitertest.Tests[plan]{
 			{Granted: true, Limit: 3, Remaining: 2, ResetAfter: time.Minute}, {Granted: true, Limit: 1000, Remaining: 200, ResetAfter: time.Hour},
 		}, p.take(t, 800))
 		assert.Equal(t, []int64{2, 200}, p.free(t))
-		one, err := p.client.TakeAll(t.Context(), p.requests.Claim(2))
-		require.NoError(t, err)
+		one := limitertest.Must(p.client.TakeAll(t.Context(), p.requests.Claim(2)))(t)
 		assert.Equal(t, []limit.Decision{{Granted: true, Limit: 3, ResetAfter: time.Minute}}, one, "of one it is Take")
 	},
 
@@ -113,8 +107,7 @@ var ofClaims = limitertest.Tests[plan]{
 		assert.Equal(t, []int64{3, 1000}, p.free(t))
 
 		p.take(t, 1000)
-		r, err := p.client.ReserveAll(t.Context(), time.Second, p.requests.Claim(2), p.tokens.Claim(1))
-		require.NoError(t, err)
+		r = limitertest.Must(p.client.ReserveAll(t.Context(), time.Second, p.requests.Claim(2), p.tokens.Claim(1)))(t)
 		assert.False(t, r.Granted)
 		require.NoError(t, r.Settle(t.Context(), 2, 1))
 		assert.Equal(t, []bool{true, false}, []bool{r.Decisions[0].Granted, r.Decisions[1].Granted})
@@ -150,9 +143,7 @@ var ofClaims = limitertest.Tests[plan]{
 		}
 		_, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), rratelimiter.Claim{})
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
-		exists, err := p.requests.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists)
+		assert.False(t, limitertest.Must(p.requests.Exists(t.Context()))(t))
 	},
 }
 
@@ -205,11 +196,9 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 	"KeyedClaim_NeedsATagInTheKey": func(t *testing.T, rdb redistest.Client) {
 		c := limitertest.NewClient(t, rdb)
 		requests, tokens := c.Keyed("requests:", rratelimiter.PerMinute(3)), c.Keyed("tokens:", rratelimiter.PerDay(1000))
-		decisions, err := c.TakeAll(t.Context(), requests.Claim("{ann}", 1), tokens.Claim("{ann}", 800))
-		require.NoError(t, err)
-		assert.EqualValues(t, 200, decisions[1].Remaining)
+		assert.EqualValues(t, 200, limitertest.Must(c.TakeAll(t.Context(), requests.Claim("{ann}", 1), tokens.Claim("{ann}", 800)))(t)[1].Remaining)
 		sent := limitertest.CountCommands(rdb)
-		_, err = c.TakeAll(t.Context(), requests.Claim("ann", 1), tokens.Claim("ann", 800))
+		_, err := c.TakeAll(t.Context(), requests.Claim("ann", 1), tokens.Claim("ann", 800))
 		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
 		require.ErrorContains(t, err, `TakeAll "tokens:ann"`)
 		require.ErrorContains(t, err, "braces")

@@ -201,8 +201,7 @@ var input = limitertest.Tests[redistest.Client]{
 	"Contexts": func(t *testing.T, rdb redistest.Client) {
 		l := limitertest.NewLimiter(t, rdb, limitertest.Every(1, time.Hour))
 		sent := limitertest.CountCommands(rdb)
-		canceled, cancel := context.WithCancel(t.Context())
-		cancel()
+		canceled := limitertest.EndedContext(t)
 		late, cancel := context.WithDeadline(t.Context(), time.Now())
 		defer cancel()
 		for op, call := range limitertest.Operations {
@@ -325,9 +324,7 @@ var inputEverywhere = limitertest.Tests[redistest.Client]{
 				require.NoError(t, err)
 				assert.Zero(t, ttl)
 				assert.False(t, expires)
-				there, err := expire(l)
-				require.NoError(t, err)
-				assert.True(t, there)
+				assert.True(t, limitertest.Must(expire(l))(t))
 				ttl, expires, err = l.TTL(t.Context())
 				require.NoError(t, err)
 				assert.True(t, expires)
@@ -371,9 +368,7 @@ func TestInputNamesWithBraces(t *testing.T) {
 			assert.Len(t, limitertest.ReadState(t, rdb, name), 3)
 			require.NoError(t, l.Release(t.Context(), 1))
 			require.NoError(t, l.Rename(t.Context(), name+"2"))
-			deleted, err := limitertest.NewClient(t, rdb).RateLimiter(name + "2").Delete(t.Context())
-			require.NoError(t, err)
-			assert.True(t, deleted)
+			assert.True(t, limitertest.Must(limitertest.NewClient(t, rdb).RateLimiter(name+"2").Delete(t.Context()))(t))
 			assert.Empty(t, limitertest.ReadState(t, rdb, name+"2"))
 		}
 	})

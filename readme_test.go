@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/lua"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -43,9 +44,7 @@ func files(t *testing.T, end string) map[string]string {
 
 func readText(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return string(text)
+	return string(limitertest.Must(os.ReadFile(path))(t))
 }
 
 // trimmed returns the lines of text that are not empty, without indentation.
@@ -80,8 +79,7 @@ func TestDocs_CodeMatchesExamples(t *testing.T) {
 		"reference": "example*_test.go", "production": "example*_test.go", "java": "example*_test.go", "coming-from": "example*_test.go",
 		"testing": "rratelimitertest/rratelimitertest_test.go", "at-once": "example*_test.go", "partners": "httplimit/example*_test.go",
 	} {
-		paths, err := filepath.Glob(tests)
-		require.NoError(t, err)
+		paths := limitertest.Must(filepath.Glob(tests))(t)
 		var lines []string
 		for _, path := range paths {
 			lines = append(lines, trimmed(readText(t, path))...)
@@ -94,8 +92,7 @@ func TestDocs_CodeMatchesExamples(t *testing.T) {
 	}
 }
 
-// TestReadmeProgramRuns runs README's program as it stands, and compares what it
-// prints with what README says.
+// TestReadmeProgramRuns runs README's program as it stands, and compares what it prints with what README says.
 func TestReadmeProgramRuns(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "building a program")
@@ -273,8 +270,7 @@ func TestServersPageListsTheScriptsCommands(t *testing.T) {
 func TestReferenceNamesEachOptionAndError(t *testing.T) {
 	t.Parallel()
 	declared := regexp.MustCompile(`(?m)^(?:func (With\w+)\(|\s+(Err\w+) +=)`)
-	paths, err := filepath.Glob("*.go")
-	require.NoError(t, err)
+	paths := limitertest.Must(filepath.Glob("*.go"))(t)
 	reference := readText(t, "docs/reference.md")
 	found := 0
 	for _, path := range paths {
@@ -332,8 +328,7 @@ func TestStart(t *testing.T) {
 	}
 	server := redistest.StartRedis(t)
 	var config net.ListenConfig
-	port, err := config.Listen(t.Context(), "tcp", "localhost:0")
-	require.NoError(t, err)
+	port := limitertest.Must(config.Listen(t.Context(), "tcp", "localhost:0"))(t)
 	addr, dir := port.Addr().String(), t.TempDir()
 
 	text := strings.ReplaceAll(readText(t, "docs/start.md"), "localhost:8080", addr)
@@ -381,9 +376,8 @@ func TestStart(t *testing.T) {
 	assert.Contains(t, sh("rrl top --once; rrl doctor || [ $? = 1 ]"), "http:user:ann")
 }
 
-// awaitRedisAsked waits until the server at url asks Redis again after an outage. A request that
-// Redis answers late does not do: the server leaves Redis alone after it, and decides the next
-// one by itself.
+// awaitRedisAsked waits until the server at url asks Redis again after an outage. A request that Redis answers late does not do:
+// the server leaves Redis alone after it, and decides the next one by itself.
 func awaitRedisAsked(t *testing.T, rdb redistest.Client, url string) {
 	t.Helper()
 	users := 0
@@ -391,8 +385,7 @@ func awaitRedisAsked(t *testing.T, rdb redistest.Client, url string) {
 		users++
 		user, from := fmt.Sprint("gus", users), fmt.Sprintf("203.0.%d.%d", users/200, users%200)
 		for range 2 {
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-			require.NoError(t, err)
+			request := limitertest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody))(t)
 			request.Header = http.Header{"X-User": {user}, "X-Forwarded-For": {from}}
 			if answer, err := http.DefaultClient.Do(request); err != nil || answer.Body.Close() != nil {
 				return false

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/benchmarks/peer"
 	"github.com/rratelimiter/rratelimiter/benchmarks/report"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func rateOf(name string, callers, limiters int) report.Key {
@@ -56,14 +57,12 @@ func TestWriteAndRead(t *testing.T) {
 	r.Add(rateOf("c", 1, 10_000), 1e6)
 	var text bytes.Buffer
 	require.NoError(t, r.Write(&text))
-	got, err := report.Read(&text)
-	require.NoError(t, err)
+	got := limitertest.Must(report.Read(&text))(t)
 	assert.Equal(t, r, got)
 	assert.Equal(t, "of: two cores", got.Fact("machine"))
 
 	for _, line := range []string{"too\tfew", "m\tp\tdirect\tgranting\tx\t1\t1", "m\tp\tdirect\tgranting\t1\tx\t1", "m\tp\tdirect\tgranting\t1\t1\tx"} {
-		_, err := report.Read(strings.NewReader(line))
-		assert.Error(t, err, line)
+		assert.Error(t, limitertest.Second(report.Read(strings.NewReader(line))), line)
 	}
 }
 
@@ -75,9 +74,7 @@ func TestRender(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(page), 0o600))
 	r := example()
 	require.NoError(t, report.Render(r, dir))
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	got := string(text)
+	got := string(limitertest.Must(os.ReadFile(path))(t))
 	assert.NotContains(t, got, "old")
 	assert.True(t, strings.HasPrefix(got, "# Title\n\n<!-- begin figures -->\n| what |"), got)
 	assert.Contains(t, got, "<!-- end -->\n\nbetween\n")
@@ -85,16 +82,13 @@ func TestRender(t *testing.T) {
 	assert.Contains(t, got, "|  | 1 caller | 8 callers | 64 callers | 256 callers | 1024 callers |")
 	assert.Contains(t, got, "| **rratelimiter** |")
 	assert.Contains(t, got, "not measured")
-	loads, err := os.ReadFile(filepath.Join(dir, "performance", "loads.csv"))
-	require.NoError(t, err)
+	loads := limitertest.Must(os.ReadFile(filepath.Join(dir, "performance", "loads.csv")))(t)
 	assert.Equal(t, 1+4*2*2*5, bytes.Count(loads, []byte("\n")), "a head, and a line for each load")
 
-	plots, err := filepath.Glob(filepath.Join(dir, "performance", "*.png"))
-	require.NoError(t, err)
+	plots := limitertest.Must(filepath.Glob(filepath.Join(dir, "performance", "*.png")))(t)
 	assert.Len(t, plots, 5)
 	for _, path := range plots {
-		f, err := os.Open(path)
-		require.NoError(t, err)
+		f := limitertest.Must(os.Open(path))(t)
 		img, err := png.Decode(f)
 		require.NoError(t, err, path)
 		require.NoError(t, f.Close())
@@ -106,8 +100,7 @@ func TestRender(t *testing.T) {
 func TestRender_FillsInPages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	page, err := os.ReadFile("../../docs/performance.md")
-	require.NoError(t, err)
+	page := limitertest.Must(os.ReadFile("../../docs/performance.md"))(t)
 	assert.Contains(t, string(page), "<!-- begin ")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "performance.md"), page, 0o600))
 	require.NoError(t, report.Render(report.New(), dir))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/connect"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -51,8 +52,7 @@ func dial(t *testing.T, o connect.Options) (*connect.Connection, error) {
 func open(t *testing.T, kind connect.Kind, o connect.Options) *connect.Connection {
 	t.Helper()
 	o.Timeout = time.Minute
-	conn, err := dial(t, o)
-	require.NoError(t, err)
+	conn := limitertest.Must(dial(t, o))(t)
 	assert.Equal(t, kind, conn.Kind)
 	works(t, conn)
 	return conn
@@ -158,8 +158,7 @@ func TestRing(t *testing.T) {
 	conn := open(t, connect.Ring, connect.Options{Redis: strings.Join(named, ","), Ring: true})
 	theirs := ring.Client(t, nil)
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
-		other, err := nodes.Of(t.Context(), theirs, key)
-		require.NoError(t, err)
+		other := limitertest.Must(nodes.Of(t.Context(), theirs, key))(t)
 		require.NoError(t, conn.OnNode(t.Context(), key, func(_ context.Context, mine nodes.Client) error {
 			assert.Equal(t, nodes.Addr(other), nodes.Addr(mine), key)
 			return nil
@@ -248,8 +247,7 @@ func TestUser(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartRedis(t)
 	user := redistest.Username(redistest.AddUser(t, server, nil, "+get", "~key"))
-	conn, err := dial(t, connect.Options{Redis: server.Addr(), User: user, PasswordFile: file(t, user)})
-	require.NoError(t, err)
+	conn := limitertest.Must(dial(t, connect.Options{Redis: server.Addr(), User: user, PasswordFile: file(t, user)}))(t)
 	notSet := fmt.Sprintf("user %q may not run SET (NOPERM): ACL SETUSER %[1]s +set", user)
 	for words, err := range map[string]error{
 		notSet:                   conn.Client.Set(t.Context(), "key", "x", 0).Err(),
@@ -278,7 +276,7 @@ func TestUser(t *testing.T) {
 	refuses(t, connect.Options{Redis: "redis://ann:secret@" + server.Addr()}, `user "ann"`, "WRONGPASS")
 	refuses(t, connect.Options{Redis: "redis://ann:secret@a,redis://bob:secret@b"}, "differ in scheme, login or database")
 	refuses(t, connect.Options{Redis: server.Addr(), SentinelUser: "ann"}, "need --sentinel-master")
-	_, err = dial(t, connect.Options{Redis: server.Addr(), Getenv: variable("REDIS_PASSWORD", "secret")})
+	_, err := dial(t, connect.Options{Redis: server.Addr(), Getenv: variable("REDIS_PASSWORD", "secret")})
 	if err != nil { // the default user takes any password, or says that it has none
 		require.ErrorContains(t, err, server.Addr()+" has no password set")
 	}
@@ -299,8 +297,7 @@ func TestNoServerAnswers(t *testing.T) {
 func TestConnect_SilentServerIsGivenUpInTime(t *testing.T) {
 	t.Parallel()
 	var config net.ListenConfig
-	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	silent := limitertest.Must(config.Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	defer func() { _ = silent.Close() }()
 	addr := silent.Addr().String()
 	for _, o := range []connect.Options{
@@ -311,7 +308,7 @@ func TestConnect_SilentServerIsGivenUpInTime(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel) // most likely while it waits
-	_, err = (&connect.Options{Redis: addr, Timeout: time.Hour, Getenv: variable("", "")}).Open(ctx)
+	_, err := (&connect.Options{Redis: addr, Timeout: time.Hour, Getenv: variable("", "")}).Open(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -331,9 +328,7 @@ func TestHowLongAClientWaits(t *testing.T) {
 		{url + "?read_timeout=100ms&dial_timeout=1s", time.Minute, time.Second, 100 * time.Millisecond, time.Minute},
 	} {
 		o := connect.Options{Redis: c.url, Timeout: c.timeout}
-		conn, err := dial(t, o)
-		require.NoError(t, err)
-		got := conn.Client.(*redis.Client).Options()
+		got := limitertest.Must(dial(t, o))(t).Client.(*redis.Client).Options()
 		assert.Equal(t, []time.Duration{c.dial, c.read, c.read, c.call},
 			[]time.Duration{got.DialTimeout, got.ReadTimeout, got.WriteTimeout, o.CallTimeout()}, "%+v", c)
 		assert.Equal(t, 1, got.MaxRetries)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/docs/page"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 	"github.com/rratelimiter/rratelimiter/limit"
@@ -34,8 +35,7 @@ func run(t *testing.T) []answers {
 		for _, at := range trace() {
 			time.Sleep(at - time.Since(start))
 			for i, l := range limiters {
-				d, err := l.Take(t.Context(), key+candidates[i].name, 1)
-				require.NoError(t, err)
+				d := limitertest.Must(l.Take(t.Context(), key+candidates[i].name, 1))(t)
 				if d.Granted {
 					all[i].granted = append(all[i].granted, at)
 				}
@@ -59,9 +59,7 @@ func TestTrace_MatchesPage(t *testing.T) {
 	if story.Updates() {
 		require.NoError(t, os.WriteFile(pictureFile, []byte(drawn), 0o644))
 	}
-	there, err := os.ReadFile(pictureFile)
-	require.NoError(t, err)
-	assert.True(t, drawn == string(there), old, pictureFile) //nolint:testifylint // not to be printed
+	assert.True(t, drawn == string(limitertest.Must(os.ReadFile(pictureFile))(t)), old, pictureFile) //nolint:testifylint // not to be printed
 	section(t, "trace", traceTable(all), func(want, got string) { assert.Equal(t, want, got, old, pageFile) })
 
 	most := map[string]int{}
@@ -80,14 +78,12 @@ func TestTrace_MatchesPage(t *testing.T) {
 // writing keeps tests from writing the page at the same time.
 var writing sync.Mutex
 
-// section compares a part of the page, between its markers, with what it should
-// be; with -update it is written first.
+// section compares a part of the page, between its markers, with what it should be; with -update it is written first.
 func section(t *testing.T, name, text string, compare func(want, got string)) {
 	t.Helper()
 	writing.Lock()
 	defer writing.Unlock()
-	file, err := os.ReadFile(pageFile)
-	require.NoError(t, err)
+	file := limitertest.Must(os.ReadFile(pageFile))(t)
 	there := "nothing"
 	filled, err := page.Fill(string(file), func(marker, old string) (string, error) {
 		switch {
@@ -113,8 +109,7 @@ type costs struct {
 	granting, asking call
 }
 
-// call is a script call: the commands that it makes, and the microseconds that
-// the server is busy with it.
+// call is a script call: the commands that it makes, and the microseconds that the server is busy with it.
 type call struct {
 	commands []string
 	micros   float64
@@ -163,9 +158,7 @@ func measure(t *testing.T, rdb redistest.Client, c candidate, rounds int) costs 
 		limiter, key := c.make(rdb, most, most), fmt.Sprintf("key:%04d", round)
 		granted := 0
 		take := func() {
-			d, err := limiter.Take(t.Context(), key, 1)
-			require.NoError(t, err)
-			if d.Granted {
+			if limitertest.Must(limiter.Take(t.Context(), key, 1))(t).Granted {
 				granted++
 			}
 		}
@@ -180,8 +173,7 @@ func measure(t *testing.T, rdb redistest.Client, c candidate, rounds int) costs 
 				result.bytes = append(result.bytes, memory(t, rdb))
 			}
 		}
-		// A bucket is refilled every second: a series with a grant in it is not
-		// one of refusals, and is tried again.
+		// A bucket is refilled every second: a series with a grant in it is not one of refusals, and is tried again.
 		for first := -1; first < granted; {
 			first = granted
 			result.asking = ran(t, rdb, 20, take)
@@ -211,9 +203,7 @@ func ran(t *testing.T, rdb redistest.Client, calls int, take func()) (one call) 
 	for range calls {
 		take()
 	}
-	info, err := rdb.InfoMap(t.Context(), "commandstats").Result()
-	require.NoError(t, err)
-	for name, figures := range info["Commandstats"] {
+	for name, figures := range limitertest.Must(rdb.InfoMap(t.Context(), "commandstats").Result())(t)["Commandstats"] {
 		var n, micros int
 		_, err := fmt.Sscanf(figures, "calls=%d,usec=%d", &n, &micros)
 		require.NoError(t, err, figures)
@@ -237,9 +227,7 @@ func costTable(t *testing.T, rdb redistest.Client, all []costs) string {
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s | %s | %.1f | %.1f |\n", c.name, c.bytes[0], c.bytes[1], c.bytes[2],
 			strings.Join(c.granting.commands, " "), strings.Join(c.asking.commands, " "), c.granting.micros, c.asking.micros)
 	}
-	info, err := rdb.InfoMap(t.Context(), "server").Result()
-	require.NoError(t, err)
-	fmt.Fprintf(&b, "\nMeasured on Redis %s.\n", info["Server"]["redis_version"])
+	fmt.Fprintf(&b, "\nMeasured on Redis %s.\n", limitertest.Must(rdb.InfoMap(t.Context(), "server").Result())(t)["Server"]["redis_version"])
 	return b.String()
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -35,16 +36,12 @@ func TestNames_ForeignEntriesAreIgnored(t *testing.T) {
 
 func entry(t *testing.T, c clients.Client) string {
 	t.Helper()
-	text, err := json.Marshal(c)
-	require.NoError(t, err)
-	return string(text)
+	return string(limitertest.Must(json.Marshal(c))(t))
 }
 
 func memberOf(t *testing.T, ids *redisson.Identities, permits int64) codec.Member {
 	t.Helper()
-	m, err := codec.Parse(string(redisson.WithPermits(ids.Next(nil, 1), permits)))
-	require.NoError(t, err)
-	return m
+	return limitertest.Must(codec.Parse(string(redisson.WithPermits(ids.Next(nil, 1), permits))))(t)
 }
 
 func TestSharesByMark(t *testing.T) {
@@ -84,8 +81,7 @@ func TestManyNamesAreRead(t *testing.T) {
 	require.NoError(t, rdb.ZAdd(t.Context(), clients.Key, redis.Z{Score: float64(at.Add(time.Hour).UnixMilli()), Member: entry(t, last)},
 		redis.Z{Score: 1, Member: entry(t, clients.Client{Name: "past", ID: "past"})}).Err())
 	e := engine.New(rdb, redistest.Patience(script.DefaultTimeout), redisson.NewestRules, redisson.NewIdentities(codec.LayoutD2), nil)
-	n, err := known(t.Context(), e)
-	require.NoError(t, err)
+	n := limitertest.Must(known(t.Context(), e))(t)
 	assert.Equal(t, "last", n.OfID("last"))
 	assert.Empty(t, n.OfID("past"))
 	assert.Equal(t, "last", n.All()[0].Name, "noted last")

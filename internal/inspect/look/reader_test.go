@@ -28,9 +28,7 @@ func overview(t *testing.T, r *Reader, v View) Snapshot {
 			break
 		}
 	}
-	s, err := r.Sample(t.Context(), v)
-	require.NoError(t, err)
-	return s
+	return limitertest.Must(r.Sample(t.Context(), v))(t)
 }
 
 var good = []any{"rate", 10, "interval", 60_000, "type", 0}
@@ -73,16 +71,13 @@ func TestLimitersByUse(t *testing.T) {
 		seesGrants(t, rdb, watcher)
 		assert.Equal(t, own2.Callers, watch(t, rdb, "{"+prefix+"}:own").Callers)
 
-		s, err := r.Sample(t.Context(), View{Sort: "free", Reverse: true, Filter: strings.ToUpper(":a"), Rows: 1})
-		require.NoError(t, err)
+		s = limitertest.Must(r.Sample(t.Context(), View{Sort: "free", Reverse: true, Filter: strings.ToUpper(":a"), Rows: 1}))(t)
 		require.Len(t, s.Limiters, 1)
 		assert.Equal(t, a.Name, s.Limiters[0].Name)
 
-		// Deleted limiters are forgotten: when it was shown by the next sample, else by the
-		// next round.
+		// Deleted limiters are forgotten: when it was shown by the next sample, else by the next round.
 		require.NoError(t, rdb.Del(t.Context(), prefix+":b").Err())
-		s, err = r.Sample(t.Context(), byUse())
-		require.NoError(t, err)
+		s = limitertest.Must(r.Sample(t.Context(), byUse()))(t)
 		assert.Equal(t, 2, s.Known)
 		require.NoError(t, rdb.Del(t.Context(), prefix+":a", "{"+prefix+"}:own:permits:idann").Err())
 		assert.True(t, sampled(t, watcher).Gone)
@@ -94,9 +89,7 @@ func TestLimitersByUse(t *testing.T) {
 
 func sampled(t *testing.T, w *Watcher) Point {
 	t.Helper()
-	p, err := w.Sample(t.Context())
-	require.NoError(t, err)
-	return p
+	return limitertest.Must(w.Sample(t.Context()))(t)
 }
 
 // seesGrants checks what a watcher shows of a limiter of 10 permits, of which 3 are in use.
@@ -164,8 +157,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 		assert.LessOrEqual(t, proxy.Requests()-before, 300+3*pageKeys, "one page more than was asked for at most")
 	}
 	assert.Greater(t, steps, 4)
-	s, err := r.Sample(t.Context(), View{Sort: "use", Rows: 10})
-	require.NoError(t, err)
+	s := limitertest.Must(r.Sample(t.Context(), View{Sort: "use", Rows: 10}))(t)
 	assert.Equal(t, limiters, s.Known)
 	assert.Len(t, s.Limiters, 10)
 	require.NotNil(t, s.Cost.ServerMicros)
@@ -180,8 +172,7 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Positive(t, s.Cost.RoundTripMicros)
 }
 
-// A server that is no longer there must not hide the others' limiters until all keys were
-// walked again.
+// A server that is no longer there must not hide the others' limiters until all keys were walked again.
 func TestReaderForgetsServersThatWent(t *testing.T) {
 	t.Parallel()
 	stays, goes := miniredis.RunT(t), miniredis.RunT(t)
@@ -288,7 +279,6 @@ var states = map[string]state{
 	"no type":       {hash: []any{"rate", 10, "interval", 1000}, free: unknown, kinds: "bad_config", broken: "field type is missing"},
 }
 
-// plant writes what a state has under a name.
 func (s state) plant(t *testing.T, rdb redistest.Client, name string) {
 	t.Helper()
 	hash := s.hash
@@ -316,11 +306,7 @@ func (s state) plant(t *testing.T, rdb redistest.Client, name string) {
 func (s state) check(t *testing.T, rdb redistest.Client, l *Limiter) {
 	t.Helper()
 	var found *Inspection
-	limitertest.RequireUntouched(t, rdb, l.Name, func() {
-		var err error
-		found, err = Inspect(t.Context(), rdb, l.Name, nil)
-		require.NoError(t, err)
-	})
+	limitertest.RequireUntouched(t, rdb, l.Name, func() { found = limitertest.Must(Inspect(t.Context(), rdb, l.Name, nil))(t) })
 	broken := strings.ReplaceAll(s.broken, "P", l.Name)
 	shown, _, _ := strings.Cut(l.Broken, ", written")
 	assert.Equal(t, broken, shown)
@@ -340,8 +326,7 @@ func (s state) check(t *testing.T, rdb redistest.Client, l *Limiter) {
 	assert.Equal(t, []*int64{free, free}, []*int64{pair.Free, l.Free})
 	assert.Equal(t, s.damage == "EXPIRE value 60", pair.Window)
 	if s.members == nil && broken == "" { // it looks at the newest of them only
-		short, err := ReadShort(t.Context(), rdb, []string{l.Name})
-		require.NoError(t, err)
+		short := limitertest.Must(ReadShort(t.Context(), rdb, []string{l.Name}))(t)
 		assert.Equal(t, []any{l.State, l.InUse}, []any{short[0].State, short[0].InUse})
 	}
 	assert.Equal(t, strings.HasPrefix(fmt.Sprint(s.value), "-"), pair.Debt > 0)
@@ -385,8 +370,7 @@ func TestLimiters_InEachState(t *testing.T) {
 		assert.True(t, watch(t, rdb, prefix+":string").Gone, "it is no limiter's")
 		assert.True(t, watch(t, rdb, prefix+":review").Gone)
 		state{value: 7, damage: "DEL config"}.plant(t, rdb, prefix+":none")
-		found, err := Inspect(t.Context(), rdb, prefix+":none", nil)
-		require.NoError(t, err)
+		found := limitertest.Must(Inspect(t.Context(), rdb, prefix+":none", nil))(t)
 		assert.Equal(t, "no_config", found.Anomalies[0].Kind)
 		assert.Nil(t, found.States[0].Free)
 	})
@@ -409,10 +393,8 @@ func TestOrigin(t *testing.T) {
 		"broken":             {[]any{"rate", "ten", "default", "10 60000 0 0 0"}, ""},
 	} {
 		put(t, rdb, name, slices.Concat(good, c.fields)...)
-		short, err := ReadShort(t.Context(), rdb, []string{name})
-		require.NoError(t, err)
-		found, err := Inspect(t.Context(), rdb, name, OneClient(rdb, name, ""))
-		require.NoError(t, err)
+		short := limitertest.Must(ReadShort(t.Context(), rdb, []string{name}))(t)
+		found := limitertest.Must(Inspect(t.Context(), rdb, name, OneClient(rdb, name, "")))(t)
 		listed := overview(t, NewReader(rdb, name), byUse())
 		assert.Equal(t, []Origin{c.want, c.want, c.want, c.want},
 			[]Origin{short[0].Origin, found.Origin, listed.Limiters[0].Origin, watch(t, rdb, name).Origin}, name)
@@ -431,9 +413,7 @@ func TestUsedUp_LastsForASecond(t *testing.T) {
 		sample := func(free int64) (all []Health) {
 			s := overview(t, r, byUse())
 			require.Equal(t, free, *s.Limiters[0].Free)
-			p, err := watcher.Sample(t.Context())
-			require.NoError(t, err)
-			all = append(all, s.Limiters[0].State, s.Limiters[0].HealthWhile(true), p.State)
+			all = append(all, s.Limiters[0].State, s.Limiters[0].HealthWhile(true), sampled(t, watcher).State)
 			assert.Equal(t, s.Limiters[0].State == UsedUp, s.Used == 1)
 			return all
 		}

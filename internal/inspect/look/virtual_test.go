@@ -33,21 +33,17 @@ func TestEnds_SaysUntilWhen(t *testing.T) {
 
 func TestParseFields_OfAnOverride(t *testing.T) {
 	t.Parallel()
-	f, err := ParseFields([]any{"100", "060000", "0", "72060000", "10 60000 0 60000 5", "1790000000000 10 60000 60000"})
-	require.NoError(t, err)
+	f := limitertest.Must(ParseFields([]any{"100", "060000", "0", "72060000", "10 60000 0 60000 5", "1790000000000 10 60000 60000"}))(t)
 	assert.Equal(t, Fields{
 		Rate: 100, IntervalMS: 60_000, KeepAliveMS: 60_000, Origin: Override, then: Default,
 		Ends: Ends{AtMS: 1_790_000_000_000, Rate: 10, IntervalMS: 60_000},
 	}, f)
-	_, err = ParseFields([]any{"100", "060000", "0", "0"}) // without the end: that is not asked for
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(ParseFields([]any{"100", "060000", "0", "0"})), "without the end: that is not asked for")
 	for _, field := range []any{nil, "", "1 2 3", "1 2 3 4 5", "1 2 3 x", "1 2 3 04"} {
-		_, err := ParseFields([]any{"100", "060000", "0", "0", nil, field})
-		require.ErrorContains(t, err, "field override", field)
+		require.ErrorContains(t, limitertest.Second(ParseFields([]any{"100", "060000", "0", "0", nil, field})), "field override", field)
 	}
 	for _, interval := range []string{"0060000", "0x1", "00"} {
-		_, err := ParseFields([]any{"100", interval, "0", "0", nil, "1 2 3 4"})
-		require.ErrorContains(t, err, "field interval", interval)
+		require.ErrorContains(t, limitertest.Second(ParseFields([]any{"100", interval, "0", "0", nil, "1 2 3 4"})), "field interval", interval)
 	}
 }
 
@@ -112,11 +108,9 @@ func TestOverride_IsShownAsGoneOnceItIsOver(t *testing.T) {
 // everyView is what each way to look at a limiter finds, without what is of the moment.
 func everyView(t *testing.T, rdb redistest.Client, name string) map[string]any {
 	t.Helper()
-	short, err := ReadShort(t.Context(), rdb, []string{name})
-	require.NoError(t, err)
+	short := limitertest.Must(ReadShort(t.Context(), rdb, []string{name}))(t)
 	require.Len(t, short, 1)
-	found, err := Inspect(t.Context(), rdb, name, OneClient(rdb, name, ""))
-	require.NoError(t, err)
+	found := limitertest.Must(Inspect(t.Context(), rdb, name, OneClient(rdb, name, "")))(t)
 	listed := overview(t, NewReader(rdb, name), byUse())
 	require.Len(t, listed.Limiters, 1)
 	short[0].over, found.Trips = 0, nil
@@ -149,8 +143,7 @@ func TestMergedGrants_AreCountedOnce(t *testing.T) {
 		r, watcher := NewReader(rdb, ""), &Watcher{Client: rdb, Name: "orders"}
 		look := func() (pace, watched float64, granted int64) {
 			s := overview(t, r, byUse())
-			p, err := watcher.Sample(t.Context())
-			require.NoError(t, err)
+			p := sampled(t, watcher)
 			assert.False(t, p.More)
 			return s.Limiters[0].PerSecond, p.PerSecond, p.Granted
 		}
@@ -174,9 +167,7 @@ func TestMergedGrants_AreCountedOnce(t *testing.T) {
 			require.Equal(t, granted, found, "in second %d", second)
 			require.InDelta(t, granted, pace, 0.5, "in second %d", second)
 			require.InDelta(t, granted, watched, 0.5)
-			shown, err := Inspect(t.Context(), rdb, "orders", nil)
-			require.NoError(t, err)
-			merged = max(merged, shown.States[0].Merged)
+			merged = max(merged, limitertest.Must(Inspect(t.Context(), rdb, "orders", nil))(t).States[0].Merged)
 		}
 		small := c.exact || merge.LeftAlone(c.cfg.Rate)
 		assert.Equal(t, small, merged == 0)
@@ -196,8 +187,7 @@ func TestMergedGrants_AtFirstSight(t *testing.T) {
 			if i < 20*perSecond || i%7 != 0 {
 				continue
 			}
-			found, err := Inspect(t.Context(), rdb, "orders", nil)
-			require.NoError(t, err)
+			found := limitertest.Must(Inspect(t.Context(), rdb, "orders", nil))(t)
 			for _, got := range []float64{found.PerSecond(), overview(t, NewReader(rdb, ""), byUse()).Limiters[0].PerSecond} {
 				assert.InDelta(t, perSecond, got, 2, "the first of the slice are not merged")
 			}

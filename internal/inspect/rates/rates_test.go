@@ -14,6 +14,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -41,9 +42,7 @@ func TestPlan_StopsIfRedisDoesNotDecide(t *testing.T) {
 	assert.ErrorContains(t, err, "stopped after 100 calls")
 	assert.Equal(t, []int{stepSize, FirstNames, 5}, []int{p.Failed, len(p.Failures), p.Left()})
 	assert.Equal(t, "L", p.Failures[0].Error[:1])
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, p.Step(ctx, rdb, nil), context.Canceled)
+	require.ErrorIs(t, p.Step(limitertest.EndedContext(t), rdb, nil), context.Canceled)
 	require.NoError(t, p.Step(t.Context(), rdb, func(context.Context, Change) (bool, error) { return false, errors.New("no") }))
 	assert.Zero(t, p.Left())
 	assert.Equal(t, time.Second, p.First[0].Config.Interval)

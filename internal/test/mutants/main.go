@@ -151,9 +151,7 @@ func (r *run) measure(s *suite) error {
 	names := strings.Fields(string(out))
 	found := make([]*test, len(names))
 	problems := make([]error, len(names))
-	each(r.jobs, len(names), func(i int) {
-		found[i], problems[i] = r.measureTest(s, names[i])
-	})
+	each(r.jobs, len(names), func(i int) { found[i], problems[i] = r.measureTest(s, names[i]) })
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
@@ -265,9 +263,7 @@ func (s *suite) inOrder(m mutant) (first, others []string) {
 		t := s.tests[name]
 		worth[name] = float64(1+t.kills) / (t.Busy + t.Took/16).Seconds()
 	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(worth[b], worth[a]), cmp.Compare(a, b))
-	})
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(worth[b], worth[a]), cmp.Compare(a, b)) })
 	n := min(scouts, len(names))
 	return names[:n], names[n:]
 }

@@ -35,7 +35,6 @@ func (m mutant) folder() string {
 
 func (m mutant) String() string { return fmt.Sprintf("%s: %s: %s", m.where, m.kind, m.text) }
 
-// The kinds of mutants.
 const (
 	remove = "remove" // a statement that declares nothing
 	negate = "negate" // a condition without && and ||, or a result that is a bool
@@ -44,8 +43,7 @@ const (
 	zero   = "zero"   // the results of a function
 )
 
-// rewrite returns the text of a Go file with all its mutants, each of which mutantOn turns on. Lines keep their
-// numbers.
+// rewrite returns the text of a Go file with all its mutants, each of which mutantOn turns on. Lines keep their numbers.
 func rewrite(name string, source []byte, next int) (text []byte, found []mutant, err error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, source, parser.SkipObjectResolution)

@@ -54,9 +54,7 @@ func TestRewrite(t *testing.T) {
 		assert.Equal(t, tt.want, got)
 	}
 	_, told := within(t, "() bool", "if a && b { c() }; return true")
-	assert.Equal(t, []string{
-		"a.go:4: negate: return true", "a.go:4: drop: a", "a.go:4: drop: b", "a.go:4: remove: c()",
-	}, told)
+	assert.Equal(t, []string{"a.go:4: negate: return true", "a.go:4: drop: a", "a.go:4: drop: b", "a.go:4: remove: c()"}, told)
 }
 
 func TestLuaMutants(t *testing.T) {
