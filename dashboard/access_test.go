@@ -64,8 +64,7 @@ func TestPage_MakesNoMarkupOfText(t *testing.T) {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		text, err := assets.ReadFile(path)
-		require.NoError(t, err)
+		text := limitertest.Must(assets.ReadFile(path))(t)
 		assert.Empty(t, forbidden.FindAllString(string(text), -1), path)
 		if strings.HasSuffix(path, ".html") {
 			assert.NotRegexp(t, `(?i)<style|\son[a-z]+="|\sstyle="|<script>`, string(text), path)
@@ -135,8 +134,7 @@ func TestTokens_AskForWhatIsMissing(t *testing.T) {
 	assert.Equal(t, http.StatusUnauthorized, s.code(http.MethodPost, "/api/preview/delete?name=orders", withBearer("")), "an empty token changes nothing")
 }
 
-// Who tries tokens is slowed down, and counted in the log; others, and who has the token, are
-// not.
+// Who tries tokens is slowed down, and counted in the log; others, and who has the token, are not.
 func TestGuessingTokensIsSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,8 +217,7 @@ func plant(t *testing.T, s *site) (names []string) {
 	pipe.Set(ctx, "win:text", secret, 0)
 	pipe.HSet(ctx, "win:hash", secret, secret)
 	pipe.RPush(ctx, "log:list", secret)
-	_, err := pipe.Exec(ctx)
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(pipe.Exec(ctx)))
 	return append(names, "session:limiter", "limits", "win:text", "win:hash", "log:list", "log:ann", "log:bob")
 }
 
@@ -242,8 +239,7 @@ func questions(t *testing.T, name string) (all []*http.Request) {
 				of[param] = query[param]
 			}
 		}
-		text, err := json.Marshal(body)
-		require.NoError(t, err)
+		text := limitertest.Must(json.Marshal(body))(t)
 		r := httptest.NewRequestWithContext(t.Context(), e.method, "/api"+path+"?"+of.Encode(), bytes.NewReader(text))
 		r.Header.Set("Content-Type", "application/json")
 		all = append(all, r)
@@ -270,14 +266,11 @@ func questions(t *testing.T, name string) (all []*http.Request) {
 // The name of a key is not enough to learn what it holds, unless it is a limiter's.
 func TestAnswer_HidesContentOfForeignKeys(t *testing.T) {
 	t.Parallel()
-	for _, pattern := range []string{"", "api:*"} {
-		for _, given := range []string{"", "a token for looking", token} {
-			t.Run(fmt.Sprintf("pattern %q, token %q", pattern, given), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) { askForSecrets(t, pattern, given) })
-			})
-		}
-	}
+	limitertest.Each(t, map[string]string{"all": "", "api": "api:*"}, func(t *testing.T, pattern string) {
+		limitertest.Bubbles(t, map[string]string{"none": "", "looks": "a token for looking", "changes": token}, func(t *testing.T, given string) {
+			askForSecrets(t, pattern, given)
+		})
+	})
 }
 
 func askForSecrets(t *testing.T, pattern, given string) {
@@ -350,9 +343,7 @@ func TestPattern_OutsideIsHidden(t *testing.T) {
 func TestPage_IsLight(t *testing.T) {
 	t.Parallel()
 	s, sum := newSite(t), 0
-	all, err := pack()
-	require.NoError(t, err)
-	for path := range all {
+	for path := range limitertest.Must(pack())(t) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)
 		r.Header.Set("Accept-Encoding", "gzip")
 		w := s.do(r)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -31,6 +30,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/engine"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -39,8 +39,7 @@ const (
 	thresholdOfK = "/change/threshold?hash=limits&key=k"
 )
 
-// newAPI returns an API without the page, with the thresholds in limits, that lets anyone do
-// everything.
+// newAPI returns an API without the page, with the thresholds in limits, that lets anyone do everything.
 func newAPI(t *testing.T, with ...func(*Config)) *site {
 	t.Helper()
 	rdb, _ := redistest.Mini(t)
@@ -49,16 +48,13 @@ func newAPI(t *testing.T, with ...func(*Config)) *site {
 
 func apiOn(t *testing.T, rdb redistest.Client, with ...func(*Config)) *site {
 	t.Helper()
-	anyone := func(c *Config) {
-		c.Authorize = func(*http.Request, Access) (string, error) { return "ann", nil }
-	}
+	anyone := func(c *Config) { c.Authorize = func(*http.Request, Access) (string, error) { return "ann", nil } }
 	s := siteOn(t, rdb, append([]func(*Config){withLogs("limits"), anyone}, with...)...)
 	s.h = API(s.cfg)
 	return s
 }
 
-// ask makes a request such as "GET /limiters", and checks the status of the answer, which must
-// contain want.
+// ask makes a request such as "GET /limiters", and checks the status of the answer, which must contain want.
 func (s *site) ask(what, body string, status int, want string) *httptest.ResponseRecorder {
 	s.t.Helper()
 	w := s.do(s.plain(what, body))
@@ -80,18 +76,6 @@ func (s *site) plain(what, body string) *http.Request {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	return r
-}
-
-// untouchable is a client that fails the test when it is used.
-func untouchable(t *testing.T) redistest.Client {
-	t.Helper()
-	const addr = "127.0.0.1:1" // no name that go-redis would look up
-	rdb := redis.NewClient(&redis.Options{Addr: addr, Dialer: func(context.Context, string, string) (net.Conn, error) {
-		t.Error("Redis was asked")
-		return nil, errors.New("not to be asked")
-	}})
-	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
-	return rdb
 }
 
 // everyRequest is one of each kind, with what Authorize is asked for it.
@@ -123,7 +107,7 @@ var everyRequest = []struct {
 
 func TestAPI_AuthorizeIsAskedFirst(t *testing.T) {
 	t.Parallel()
-	none := apiOn(t, untouchable(t), func(c *Config) { c.Authorize = nil })
+	none := apiOn(t, limittest.Unreachable(t), func(c *Config) { c.Authorize = nil })
 	none.ask("GET /limiters", "", http.StatusInternalServerError, "")
 	assert.Contains(t, none.log.String(), "Authorize is nil")
 	for _, refusal := range []struct {
@@ -135,7 +119,7 @@ func TestAPI_AuthorizeIsAskedFirst(t *testing.T) {
 		{fmt.Errorf("no token: %w", ErrUnauthenticated), http.StatusUnauthorized, `Basic realm="limits"`},
 	} {
 		var asked []Access
-		s := apiOn(t, untouchable(t), func(c *Config) {
+		s := apiOn(t, limittest.Unreachable(t), func(c *Config) {
 			c.Challenge = `Basic realm="limits"`
 			c.Authorize = func(_ *http.Request, a Access) (string, error) {
 				asked = append(asked, a)
@@ -183,7 +167,7 @@ func TestAPI_AuthorizeByLimiterAndVerb(t *testing.T) {
 // A text that is too long is refused before Redis is asked, as all of the story of bad requests are.
 func TestAPI_LongTextsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := apiOn(t, untouchable(t))
+	s := apiOn(t, limittest.Unreachable(t))
 	s.ask("POST /preview/rates?search="+strings.Repeat("a", maxSearch+1), `{}`, http.StatusBadRequest, "search")
 	s.ask("GET /limiters?search="+strings.Repeat("x", 2000), "", http.StatusBadRequest, "search")
 	s.ask("GET /limiter?name="+strings.Repeat("x", maxName+1), "", http.StatusBadRequest, "more than")
@@ -193,7 +177,7 @@ func TestAPI_LongTextsAreRefused(t *testing.T) {
 // The handler takes a body if the description does, except those of strict.
 func TestAPI_Bodies(t *testing.T) {
 	t.Parallel()
-	s, untouched := newAPI(t), apiOn(t, untouchable(t))
+	s, untouched := newAPI(t), apiOn(t, limittest.Unreachable(t))
 	s.limiter("orders", rratelimiter.PerHour(10), 5)
 	for _, c := range []struct {
 		what, form, says  string
@@ -244,9 +228,7 @@ func TestAPI_Bodies(t *testing.T) {
 func TestAPI_LogsChangeOfCallerThatWentAway(t *testing.T) {
 	t.Parallel()
 	s := newAPI(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	w := s.do(s.plain("POST "+rateOfOrders, `{"rate":1,"interval_ms":1000,"create":true}`).WithContext(ctx))
+	w := s.do(s.plain("POST "+rateOfOrders, `{"rate":1,"interval_ms":1000,"create":true}`).WithContext(limitertest.EndedContext(t)))
 	assert.Equal(t, http.StatusOK, w.Code, w.Body)
 	assert.Contains(t, s.log.String(), `msg="limiter changed" who=ann`)
 	assert.Equal(t, rratelimiter.PerSecond(1), s.config("orders"))
@@ -288,9 +270,7 @@ func FuzzAPI(f *testing.F) {
 		w := s.do(r)
 		assert.Less(t, w.Code, 500, w.Body)
 		changed := strings.Contains(s.log.String(), "limiter changed")
-		keys, err := s.rdb.Keys(t.Context(), "*").Result()
-		require.NoError(t, err)
-		for _, key := range keys {
+		for _, key := range limitertest.Must(s.rdb.Keys(t.Context(), "*").Result())(t) {
 			assert.True(t, changed, "%q is there and nothing was logged", key)
 			assert.True(t, slices.Contains([]string{"orders", "limits"}, key) || strings.HasPrefix(key, "{orders}:"), "%q", key)
 		}
@@ -318,9 +298,7 @@ func testHostileNames(t *testing.T) {
 	all := rows(t, s.get("/api/limiters?limit=100&sort=name"), "limiters")
 	assert.Len(t, all, len(names))
 	for shown, row := range all {
-		id, err := base64.RawURLEncoding.DecodeString(row["id"].(string))
-		require.NoError(t, err)
-		name := string(id)
+		name := string(limitertest.Must(base64.RawURLEncoding.DecodeString(row["id"].(string)))(t))
 		assert.Contains(t, names, name)
 		assert.LessOrEqual(t, len(shown), 10*maxShown)
 		assert.NotRegexp(t, "[\x00-\x1f\x7f\u202e\ufffd]", shown)
@@ -387,9 +365,7 @@ func testRedisThatHangs(t *testing.T) {
 func TestCodeInDocs(t *testing.T) {
 	t.Parallel()
 	read := func(path string) string {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		return regexp.MustCompile(`(?m)^\s+`).ReplaceAllString(string(text), "")
+		return regexp.MustCompile(`(?m)^\s+`).ReplaceAllString(string(limitertest.Must(os.ReadFile(path))(t)), "")
 	}
 	_, code, found := strings.Cut(read("../docs/dashboard.md"), "```go\n")
 	require.True(t, found)
@@ -512,12 +488,10 @@ func TestPattern_MatchesAsRedis(t *testing.T) {
 	for range 200 {
 		require.NoError(t, rdb.Set(t.Context(), text("abc-*]\\\x00", 5), 1, 0).Err())
 	}
-	names, err := rdb.Keys(t.Context(), "*").Result()
-	require.NoError(t, err)
+	names := limitertest.Must(rdb.Keys(t.Context(), "*").Result())(t)
 	for range 3000 {
 		pattern := text(`abc**??[[]]^-\`, 7)
-		want, err := rdb.Keys(t.Context(), pattern).Result()
-		require.NoError(t, err)
+		want := limitertest.Must(rdb.Keys(t.Context(), pattern).Result())(t)
 		got := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !matches(pattern, name) })
 		require.ElementsMatch(t, want, got, "%q", pattern)
 	}

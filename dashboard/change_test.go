@@ -22,6 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -145,7 +146,7 @@ func TestScripts(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			rdb, mini := redistest.Mini(t)
 			if slices.Contains(options, "untouchable") {
-				rdb = untouchable(t)
+				rdb = limittest.Unreachable(t)
 			}
 			newSite := siteOn
 			if slices.Contains(options, "api") {

@@ -109,11 +109,7 @@ func (s *site) limiter(name string, cfg rratelimiter.Config, permits int64, opts
 
 func (s *site) config(name string) (cfg rratelimiter.Config) {
 	s.t.Helper()
-	s.client(func(client *rratelimiter.Client) {
-		var err error
-		cfg, err = client.RateLimiter(name).Config(s.t.Context())
-		require.NoError(s.t, err)
-	})
+	s.client(func(client *rratelimiter.Client) { cfg = limitertest.ConfigOf(s.t, client.RateLimiter(name)) })
 	return cfg
 }
 
@@ -156,16 +152,13 @@ func has(t *testing.T, want, object m, about ...any) {
 // request is a POST as the page sends it.
 func (s *site) request(path string, body m) *http.Request {
 	s.t.Helper()
-	text, err := json.Marshal(body)
-	require.NoError(s.t, err)
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, bytes.NewReader(text))
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, bytes.NewReader(limitertest.Must(json.Marshal(body))(s.t)))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Sec-Fetch-Site", "same-origin")
 	return r
 }
 
-// post sends it and returns the answer with its status.
 func (s *site) post(path string, body m) (int, m) {
 	s.t.Helper()
 	w := s.do(s.request(path, body))
@@ -248,8 +241,7 @@ func (d document) follow(v any) m {
 	return at
 }
 
-// check returns what of v is against the schema. It knows the words that openapi.json
-// uses, and panics at others.
+// check returns what of v is against the schema. It knows the words that openapi.json uses, and panics at others.
 func (d document) check(schema, v any) error {
 	s := d.follow(schema)
 	for word, want := range s {
@@ -389,7 +381,6 @@ func (d document) checkBody(t *testing.T, verb, body string) error {
 	return d.check(d.schemaOf(verb), v)
 }
 
-// schemaOf returns the schema of a change's body.
 func (d document) schemaOf(verb string) any {
 	content := d.follow(d.item("/change/" + verb)["post"].(m)["requestBody"])["content"].(m)
 	return content["application/json"].(m)["schema"]

@@ -94,12 +94,9 @@ func (s *site) visitors() {
 	sessions, visits, uploads := others(limitertest.OpenClient(s.rdb))
 	require.NoError(s.t, sessions.SetThreshold(ctx, "session:carol", 4))
 	for i, who := range []string{"alice", "bob", "carol"} {
-		_, err := sessions.Take(ctx, "session:"+who, int64(i+2))
-		require.NoError(s.t, err)
-		_, err = visits.Take(ctx, "visit:"+who, int64(5*i+5))
-		require.NoError(s.t, err)
-		_, err = uploads.Take(ctx, "upload:"+who, int64(9*i+1))
-		require.NoError(s.t, err)
+		require.NoError(s.t, limitertest.Second(sessions.Take(ctx, "session:"+who, int64(i+2))))
+		require.NoError(s.t, limitertest.Second(visits.Take(ctx, "visit:"+who, int64(5*i+5))))
+		require.NoError(s.t, limitertest.Second(uploads.Take(ctx, "upload:"+who, int64(9*i+1))))
 	}
 }
 
@@ -123,9 +120,7 @@ func (s *site) take(l *rratelimiter.RateLimiter, permits int64) {
 	if permits == 0 {
 		return
 	}
-	ok, err := l.TryAcquire(s.t.Context(), permits, 0)
-	require.NoError(s.t, err)
-	require.True(s.t, ok, "%d permits of %q", permits, l.Name())
+	require.True(s.t, limitertest.Must(l.TryAcquire(s.t.Context(), permits, 0))(s.t), "%d permits of %q", permits, l.Name())
 }
 
 // shop fills the site with limiters of every kind.
@@ -158,8 +153,7 @@ func openLive(t testing.TB, address string, l look) *tab {
 	return p
 }
 
-// unlocked returns a tab that shows a view of a site that allows changes, and may make
-// them.
+// unlocked returns a tab that shows a view of a site that allows changes, and may make them.
 func (s *site) unlocked(hash string) *tab {
 	s.t.Helper()
 	p := openLive(s.t, s.url+hash, look{})
@@ -167,7 +161,6 @@ func (s *site) unlocked(hash string) *tab {
 	return p
 }
 
-// unlock gives the page the token.
 func (p *tab) unlock(token string) {
 	p.t.Helper()
 	p.click("#unlock")
@@ -199,8 +192,7 @@ func TestServers_GoAway(t *testing.T) {
 		require.NoError(t, s.http.Listener.Close())
 		s.http.CloseClientConnections()
 	}, func() {
-		l, err := net.Listen("tcp", s.http.Listener.Addr().String())
-		require.NoError(t, err)
+		l := limitertest.Must(net.Listen("tcp", s.http.Listener.Addr().String()))(t)
 		again := &httptest.Server{Listener: l, Config: &http.Server{Handler: s.http.Config.Handler}} //nolint:gosec // no client is slow
 		again.Start()
 		t.Cleanup(func() {

@@ -37,7 +37,6 @@ import (
 // of its own, which share neither storage nor connections.
 var chromium = sync.OnceValues(startChromium)
 
-// endChromium ends it, if it was started.
 var endChromium = func() {}
 
 func TestMain(m *testing.M) {
@@ -46,8 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// findChromium returns the path of a browser, or none. The names are those of
-// scripts/install-chromium.sh.
+// findChromium returns the path of a browser, or none. The names are those of scripts/install-chromium.sh.
 func findChromium() string {
 	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -93,9 +91,8 @@ func browser(t testing.TB) context.Context {
 // patience is how long anything may take that a test waits for.
 const patience = 30 * time.Second
 
-// tab is a page in a window of its own. A test that has one fails, beside what it
-// checks itself, if the page logs errors, opens dialogs, asks other servers
-// for anything, or breaks its own Content-Security-Policy.
+// tab is a page in a window of its own. A test that has one fails, beside what it checks itself, if the page logs errors, opens
+// dialogs, asks other servers for anything, or breaks its own Content-Security-Policy.
 type tab struct {
 	t    testing.TB
 	ctx  context.Context
@@ -115,8 +112,7 @@ type look struct {
 	dark          bool
 }
 
-// prologue runs before the page's own script: it notes what moves by itself and
-// what the page's policy kept from happening.
+// prologue runs before the page's own script: it notes what moves by itself and what the page's policy kept from happening.
 const prologue = `
 window.shifts = []
 new PerformanceObserver(list => {
@@ -137,8 +133,7 @@ func open(t testing.TB, address string, l look) *tab {
 	require.NoError(t, chromedp.Listen(ctx, p.note))
 	t.Cleanup(func() { assert.Empty(t, p.faults(), "the page must not do that") })
 
-	// The mirror that chromedp keeps of each document is for queries that no test
-	// makes, and costs at each update.
+	// The mirror that chromedp keeps of each document is for queries that no test makes, and costs at each update.
 	call(p, css.Disable, cdp.Empty{})
 	call(p, dom.Disable, cdp.Empty{})
 	call(p, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: prologue})
@@ -182,9 +177,7 @@ func (p *tab) resize(width, height int64) {
 	if width == 0 {
 		width, height = 1280, 800
 	}
-	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
-		Width: width, Height: height, DeviceScaleFactor: 1,
-	})
+	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1})
 }
 
 func (p *tab) dark(dark bool) {
@@ -288,8 +281,7 @@ func get[T any](p *tab, expression string) T {
 	return v
 }
 
-// await is a script that looks often whether a condition holds: it must not depend
-// on frames, which a busy machine draws rarely.
+// await is a script that looks often whether a condition holds: it must not depend on frames, which a busy machine draws rarely.
 const await = `new Promise((resolve, reject) => {
   const end = performance.now() + %d
   const look = () => {
@@ -340,8 +332,7 @@ func seen(selector string) string {
 	return fmt.Sprintf("(%s?.checkVisibility({visibilityProperty: true, opacityProperty: true}) ?? false)", one(selector))
 }
 
-// place is a condition under which a pointer reaches the element; its value is the
-// point, else false.
+// place is a condition under which a pointer reaches the element; its value is the point, else false.
 const place = `(e => {
   if (!e || e.disabled || !e.checkVisibility({visibilityProperty: true})) return false
   e.scrollIntoView({block: 'nearest', behavior: 'instant'})
@@ -359,7 +350,6 @@ func (p *tab) click(selector string) {
 	p.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
-// fill replaces the field's text.
 func (p *tab) fill(selector, text string) {
 	p.t.Helper()
 	p.click(selector)
@@ -367,7 +357,6 @@ func (p *tab) fill(selector, text string) {
 	call(p, input.InsertText, input.InsertTextParams{Text: text})
 }
 
-// choose picks the option with this value.
 func (p *tab) choose(selector, value string) {
 	p.t.Helper()
 	p.until(seen(selector))
@@ -390,8 +379,7 @@ func (p *tab) press(key string, modifiers ...chromedp.Modifier) {
 //go:embed testdata/axe-core/axe.min.js
 var axe string
 
-// allRules are those that axe-core does not call experimental; colours alone differ
-// between light and dark.
+// allRules are those that axe-core does not call experimental; colours alone differ between light and dark.
 const (
 	allRules = `['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']`
 	colours  = `['color-contrast', 'link-in-text-block']`

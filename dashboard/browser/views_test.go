@@ -31,6 +31,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/dashboard"
 	pages "github.com/rratelimiter/rratelimiter/internal/docs/page"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
@@ -103,8 +104,7 @@ func (p *tab) in(t testing.TB) *tab {
 // sizes of windows, from a small telephone to 4K.
 var sizes = []look{{width: 360, height: 640}, {width: 768, height: 1024}, {width: 1280, height: 800}, {width: 3840, height: 2160}}
 
-// wide names the elements that reach beyond the window, unless they are inside of
-// one that scrolls by itself.
+// wide names the elements that reach beyond the window, unless they are inside of one that scrolls by itself.
 const wide = `[...document.querySelectorAll('body *')].filter(e => {
   if (!e.checkVisibility({visibilityProperty: true})) return false
   const box = e.getBoundingClientRect()
@@ -160,8 +160,7 @@ func (p *tab) tabTo(name string) {
 	}
 }
 
-// crowd makes n limiters, crowd:000000 and so on, of each of which as many permits
-// are in use as its number has tens.
+// crowd makes n limiters, crowd:000000 and so on, of each of which as many permits are in use as its number has tens.
 func (s *site) crowd(n int) {
 	s.t.Helper()
 	ctx := s.t.Context()
@@ -218,23 +217,19 @@ var looks = []struct {
 	{"narrow", look{width: 390, height: 844}},
 }
 
-// TestPictures holds that docs/dashboard.md shows each view. With -update it makes the
-// pictures.
+// TestPictures holds that docs/dashboard.md shows each view. With -update it makes the pictures.
 func TestPictures(t *testing.T) {
 	t.Parallel()
 	if story.Updates() {
 		takePictures(t)
 	}
-	text, err := os.ReadFile(filepath.Join(docs, "dashboard.md"))
-	require.NoError(t, err)
+	text := limitertest.Must(os.ReadFile(filepath.Join(docs, "dashboard.md")))(t)
 	total := 0
 	for _, view := range slices.Concat(views, dialogs) {
 		for _, l := range looks {
 			name := "dashboard/" + view.name + "-" + l.name + ".png"
 			assert.Contains(t, string(text), "("+name+")")
-			picture, err := os.ReadFile(filepath.Join(docs, name))
-			require.NoError(t, err)
-			total += len(picture)
+			total += len(limitertest.Must(os.ReadFile(filepath.Join(docs, name)))(t))
 		}
 	}
 	assert.Less(t, total, mostOfAll, "bytes of the pictures")
@@ -310,8 +305,7 @@ func (p *tab) png() []byte {
 	return call(p, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng}).Data
 }
 
-// picture keeps one among the test's artifacts (go test -artifacts), to look at after a
-// failure.
+// picture keeps one among the test's artifacts (go test -artifacts), to look at after a failure.
 func (p *tab) picture(name string) {
 	p.t.Helper()
 	path := filepath.Join(p.t.ArtifactDir(), name+".png")
@@ -320,12 +314,10 @@ func (p *tab) picture(name string) {
 	}
 }
 
-// small returns the picture with few colours, in a quarter of the bytes: a page has
-// few, and the rest is the edges of letters.
+// small returns the picture with few colours, in a quarter of the bytes: a page has few, and the rest is the edges of letters.
 func (p *tab) small(picture []byte) []byte {
 	p.t.Helper()
-	full, err := png.Decode(bytes.NewReader(picture))
-	require.NoError(p.t, err)
+	full := limitertest.Must(png.Decode(bytes.NewReader(picture)))(p.t)
 	counts := map[color.RGBA]int{}
 	bounds := full.Bounds()
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
@@ -341,8 +333,7 @@ func (p *tab) small(picture []byte) []byte {
 	return out.Bytes()
 }
 
-// paletteOf returns the most frequent colours, each unlike those before: so one that
-// is rare, as of a dot, has its place too.
+// paletteOf returns the most frequent colours, each unlike those before: so one that is rare, as of a dot, has its place too.
 func paletteOf(counts map[color.RGBA]int) color.Palette {
 	const unlike = 24 // as the sum of differences
 	colours := slices.SortedFunc(maps.Keys(counts), func(a, b color.RGBA) int {
@@ -365,8 +356,7 @@ func paletteOf(counts map[color.RGBA]int) color.Palette {
 // info returns the sum of these figures of the Redis.
 func (s *site) info(section string, names ...string) (sum float64) {
 	s.t.Helper()
-	info, err := s.rdb.InfoMap(s.t.Context(), section).Result()
-	require.NoError(s.t, err)
+	info := limitertest.Must(s.rdb.InfoMap(s.t.Context(), section).Result())(s.t)
 	for _, name := range names {
 		n, err := strconv.ParseFloat(info[strings.ToUpper(section[:1])+section[1:]][name], 64)
 		require.NoError(s.t, err, name)
@@ -375,8 +365,7 @@ func (s *site) info(section string, names ...string) (sum float64) {
 	return sum
 }
 
-// used returns how much processor time the Redis has used so far, and how many commands
-// it has run.
+// used returns how much processor time the Redis has used so far, and how many commands it has run.
 func (s *site) used() (seconds, commands float64) {
 	s.t.Helper()
 	return s.info("CPU", "used_cpu_sys", "used_cpu_user"), s.info("stats", "total_commands_processed")
@@ -409,8 +398,7 @@ func measure(t *testing.T, limiters int) (row []string) {
 //nolint:paralleltest // what is measured should have the machine for itself
 func TestFigures(t *testing.T) {
 	path := filepath.Join(docs, "dashboard.md")
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
+	text := limitertest.Must(os.ReadFile(path))(t)
 	filled, err := pages.Fill(string(text), func(name, old string) (string, error) {
 		if name != "figures" || !story.Updates() {
 			return old, nil
