@@ -103,29 +103,26 @@ bench --prefix api: --time 100ms --callers 2 --limiters 3 => ...
 
 func TestErrors_NameMissingRight(t *testing.T) {
 	t.Parallel()
-	for _, v := range redistest.Versions() {
-		t.Run(string(v), func(t *testing.T) {
-			t.Parallel()
-			server := redistest.StartServer(t, v)
-			require.Zero(t, rrl(t, "set-rate orders 5/1h --redis %s", server.Addr()).code)
-			hset := "may not run HSET (NOPERM): ACL SETUSER USER +hset"
-			if v == redistest.Redis62 || v == redistest.Redis70 { // which do not name what a script may not run
-				hset = "may not run a command that a limiter's script needs (NOPERM)"
-			}
-			for _, c := range []struct{ rules, line, words string }{
-				{"~*", "ls", "may not run SCAN (NOPERM): ACL SETUSER USER +scan"},
-				{"~*", "acquire orders", "may not run EVALSHA (NOPERM)"},
-				{"+@all ~other", "acquire orders", "may not use these keys (NOPERM): a limiter called NAME needs ACL SETUSER USER ~NAME ~{NAME}:*"},
-				{"+@all ~other", "show orders", "may not use these keys (NOPERM)"},
-				{"~* +@all -hset", "set-rate orders 7/1h", hset},
-			} {
-				user := redistest.Username(redistest.AddUser(t, server, nil, c.rules))
-				got := rrl(t, "%s --redis redis://%s:%s@%s", c.line, user, user, server.Addr())
-				assert.Equal(t, exitError, got.code, "%+v", got)
-				assert.Contains(t, strings.ReplaceAll(got.stderr, user, "USER"), `rrl: user "USER" `+c.words, c.line)
-			}
-		})
-	}
+	limitertest.Each(t, limitertest.Rows(redistest.Versions()...), func(t *testing.T, v redistest.Version) {
+		server := redistest.StartServer(t, v)
+		require.Zero(t, rrl(t, "set-rate orders 5/1h --redis %s", server.Addr()).code)
+		hset := "may not run HSET (NOPERM): ACL SETUSER USER +hset"
+		if v == redistest.Redis62 || v == redistest.Redis70 { // which do not name what a script may not run
+			hset = "may not run a command that a limiter's script needs (NOPERM)"
+		}
+		for _, c := range []struct{ rules, line, words string }{
+			{"~*", "ls", "may not run SCAN (NOPERM): ACL SETUSER USER +scan"},
+			{"~*", "acquire orders", "may not run EVALSHA (NOPERM)"},
+			{"+@all ~other", "acquire orders", "may not use these keys (NOPERM): a limiter called NAME needs ACL SETUSER USER ~NAME ~{NAME}:*"},
+			{"+@all ~other", "show orders", "may not use these keys (NOPERM)"},
+			{"~* +@all -hset", "set-rate orders 7/1h", hset},
+		} {
+			user := redistest.Username(redistest.AddUser(t, server, nil, c.rules))
+			got := rrl(t, "%s --redis redis://%s:%s@%s", c.line, user, user, server.Addr())
+			assert.Equal(t, exitError, got.code, "%+v", got)
+			assert.Contains(t, strings.ReplaceAll(got.stderr, user, "USER"), `rrl: user "USER" `+c.words, c.line)
+		}
+	})
 }
 
 // topologies are all that rrl knows; each starts servers of its own.
@@ -176,14 +173,11 @@ func TestEachCommandOnEachTopology(t *testing.T) {
 			if name == "ring" || name == "cluster" {
 				keys = append(keys, "k2", "k3", "k4") // they fall to all of three servers
 			}
-			life, err := os.ReadFile("testdata/life.txt")
-			require.NoError(t, err)
+			life := limitertest.Must(os.ReadFile("testdata/life.txt"))(t)
 			for _, key := range keys {
 				s.play(string(life), "NAME", key)
 			}
-			many, err := os.ReadFile("testdata/many.txt")
-			require.NoError(t, err)
-			s.play(string(many), "NOW", fmt.Sprint(time.Now().UnixMilli()))
+			s.play(string(limitertest.Must(os.ReadFile("testdata/many.txt"))(t)), "NOW", fmt.Sprint(time.Now().UnixMilli()))
 			doctor := s.rrl("doctor api:* --json")
 			assert.NotEqual(t, exitError, doctor.code, "%+v", doctor) // of slow round trips, as a busy machine's, it warns
 			assert.Contains(t, doctor.stdout, `"checked":6,`)
@@ -259,11 +253,9 @@ func TestParseRate(t *testing.T) {
 func TestParseRateRefuses(t *testing.T) {
 	t.Parallel()
 	for why, texts := range map[string][]string{
-		"want permits/interval, such as 100/s, 5/500ms or 1000/1d": {"", "100"},
-		"PERMITS is not a number of permits, 1 to 9007199254740991": {
-			"/1s", "0/s", "0/1s", "many/1s", "1.5/1s", "-1/1s", "9007199254740992/1s",
-		},
-		"INTERVAL is not a whole number of milliseconds": {"1/1.5ms"},
+		"want permits/interval, such as 100/s, 5/500ms or 1000/1d":  {"", "100"},
+		"PERMITS is not a number of permits, 1 to 9007199254740991": {"/1s", "0/s", "0/1s", "many/1s", "1.5/1s", "-1/1s", "9007199254740992/1s"},
+		"INTERVAL is not a whole number of milliseconds":            {"1/1.5ms"},
 		"INTERVAL is not an interval from 1ms to 106751d, such as s, 500ms, 1m30s or 1d": {
 			"1/", "1/1", "1/min", "1/1s/1s", "1/0s", "1/0d", "1/-1s", "1/1us", "1/106752d", "1/99999999999d", "1/1d-1s", "1/2h1d", "1/1dd",
 		},

@@ -63,8 +63,7 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	assert.Contains(t, s.rrl("doctor --sample 1").stdout, "--all looks at all of them")
 }
 
-// One long name does not make each line as long, and wide letters keep the columns
-// straight; a terminal has room for all.
+// One long name does not make each line as long, and wide letters keep the columns straight; a terminal has room for all.
 func TestList_LongNamesKeepColumns(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -150,8 +149,7 @@ func TestDemo(t *testing.T) {
 	assert.Contains(t, got, "3 of 3\nnever over the limit")
 }
 
-// A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the
-// Redis of the environment.
+// A demo on a given Redis leaves nothing, also if it is interrupted, and none uses the Redis of the environment.
 func TestDemo_LeavesGivenRedisClean(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
@@ -186,22 +184,17 @@ func (s servers) dashboard(format string, args ...any) served {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	r, w := io.Pipe()
-	ended := make(chan int, 1)
+	var code int
 	var stderr bytes.Buffer
 	line := story.Words("dashboard --json --listen 127.0.0.1:0 " + fmt.Sprintf(format, args...))
-	go func() {
-		code := runPatiently(ctx, append(line, s.flags...), w, &stderr, s.env)
+	ended := limitertest.Go(func() {
+		code = runPatiently(ctx, append(line, s.flags...), w, &stderr, s.env)
 		_ = w.Close()
-		ended <- code
-	}()
+	})
 	s.t.Cleanup(func() {
 		cancel()
-		select {
-		case code := <-ended:
-			assert.Equal(s.t, exitYes, code, stderr.String())
-		case <-time.After(time.Minute):
-			s.t.Error("it does not end")
-		}
+		limitertest.Soon(s.t, ended, "rrl dashboard")
+		assert.Equal(s.t, exitYes, code, stderr.String())
 	})
 	first, err := bufio.NewReader(r).ReadString('\n')
 	require.NoError(s.t, err, stderr.String())
@@ -211,11 +204,9 @@ func (s servers) dashboard(format string, args ...any) served {
 	return answer
 }
 
-// ask looks, with a token and another host if they are given.
 func ask(t *testing.T, url, token, host string) (status int, body string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	require.NoError(t, err)
+	r := limitertest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody))(t)
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -223,9 +214,7 @@ func ask(t *testing.T, url, token, host string) (status int, body string) {
 	answer, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
-	return answer.StatusCode, string(text)
+	return answer.StatusCode, string(limitertest.Must(io.ReadAll(answer.Body))(t))
 }
 
 func TestDashboard_Demo(t *testing.T) {
@@ -335,8 +324,7 @@ func TestShow_ReadsABoundedPartOfALargeSet(t *testing.T) {
 	s.play(fmt.Sprintf(`show orders --json =~ "free":null,.*"members":%d,.*"anomalies":\[\{"kind":"not_all_read".* looked at"\}\]`+"\n", members))
 }
 
-// A large set takes several calls of the script, and permits that have run out are no
-// longer in use.
+// A large set takes several calls of the script, and permits that have run out are no longer in use.
 func TestRelease_ManyMembers(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

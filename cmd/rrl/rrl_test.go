@@ -235,8 +235,7 @@ func (s servers) answers(mark, want string, args ...string) {
 	}
 }
 
-// answered runs a command again if the time for which it waits for permits was over before
-// a slow machine's answer came.
+// answered runs a command again if the time for which it waits for permits was over before a slow machine's answer came.
 func (s servers) answered(args ...string) (got outcome) {
 	s.t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
@@ -272,7 +271,6 @@ func (s servers) fails(stderr string, args ...string) {
 	assert.Equal(s.t, before, dump(), "%q", args)
 }
 
-// object parses the one JSON object that text must be.
 func object(t testing.TB, text string) map[string]any {
 	t.Helper()
 	var v map[string]any
@@ -365,9 +363,7 @@ func TestCommands_WriteErrorIsAnError(t *testing.T) {
 
 func page(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/rrl.md")
-	require.NoError(t, err)
-	return string(text)
+	return string(limitertest.Must(os.ReadFile("../../docs/rrl.md"))(t))
 }
 
 // What docs/rrl.md shows is what the commands print, run one after the other on one server.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
@@ -21,14 +20,12 @@ func TestBenchMeasuresAndLeavesNothing(t *testing.T) {
 		}
 		var done []Result
 		opts.Done = func(r Result) { done = append(done, r) }
-		report, err := Run(t.Context(), rdb, opts)
-		require.NoError(t, err)
+		report := limitertest.Must(Run(t.Context(), rdb, opts))(t)
 		none := func(r Result) bool { return r.Decisions == 0 }
 		for opts.Time < time.Minute && slices.ContainsFunc(report.Results, none) { // a busy machine
 			opts.Time *= 3
 			done = nil
-			report, err = Run(t.Context(), rdb, opts)
-			require.NoError(t, err)
+			report = limitertest.Must(Run(t.Context(), rdb, opts))(t)
 		}
 		assert.Equal(t, done, report.Results)
 		var runs [][2]int

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/output"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
@@ -36,9 +37,7 @@ func TestScenarios_ReportBrokenRule(t *testing.T) {
 		assert.True(t, c.rule([]answer{first, c.kept}), name)
 		var out bytes.Buffer
 		p := &plan{kept: "all well", lanes: []*lane{{name: "one", rule: c.rule, window: s, answers: []answer{first, c.broken}}}}
-		kept, err := p.report(&output.Printer{Writer: &out}, name)
-		require.NoError(t, err)
-		assert.False(t, kept)
+		assert.False(t, limitertest.Must(p.report(&output.Printer{Writer: &out}, name))(t))
 		assert.Contains(t, out.String(), "OVER THE LIMIT")
 		assert.NotContains(t, out.String(), "all well")
 	}
@@ -50,16 +49,12 @@ func TestClients_ReportBrokenLimit(t *testing.T) {
 	r := &clientsRun{Clients: Clients{Rate: 1, Interval: time.Second}, out: &output.Printer{Writer: &out}}
 	r.done = []try{{client: 1, granted: true}, {client: 1, granted: true}}
 	r.record = &record{interval: time.Second, grants: map[string]grant{"a": {0, 2}}}
-	kept, err := r.report(time.Second)
-	require.NoError(t, err)
-	assert.False(t, kept)
+	assert.False(t, limitertest.Must(r.report(time.Second))(t))
 	assert.Contains(t, out.String(), "OVER THE LIMIT")
 
 	out.Reset()
 	r.record.grants["a"] = grant{0, 1}
-	kept, err = r.report(time.Second)
-	require.NoError(t, err)
-	assert.True(t, kept)
+	assert.True(t, limitertest.Must(r.report(time.Second))(t))
 	assert.Contains(t, out.String(), "lower bound")
 	assert.NotContains(t, out.String(), "never")
 }
@@ -89,9 +84,7 @@ func TestScenarios(t *testing.T) {
 			t.Parallel()
 			run := func(t *testing.T, out *output.Printer) {
 				t.Helper()
-				kept, err := s.Run(t.Context(), out)
-				require.NoError(t, err)
-				assert.True(t, kept)
+				assert.True(t, limitertest.Must(s.Run(t.Context(), out))(t))
 			}
 			text := fits(t, run)
 			assert.NotRegexp(t, `(?m) $`, text, "spaces at the end")
@@ -113,7 +106,6 @@ func TestClientsFitTheTerminal(t *testing.T) {
 	fits(t, func(t *testing.T, out *output.Printer) {
 		t.Helper()
 		c := Clients{Rate: 3, Interval: time.Second, Count: 2, Tries: 30, Timeout: 100 * time.Millisecond, CallTimeout: patience}
-		_, err := c.Run(t.Context(), out)
-		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(c.Run(t.Context(), out)))
 	})
 }

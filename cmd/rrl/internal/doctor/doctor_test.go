@@ -16,21 +16,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/inspect/look"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/story"
 )
 
 func options() Options {
-	return Options{
-		Sample: 100, Time: 20 * time.Second,
-		Check: func(context.Context, string) (Checked, error) { return Checked{}, nil },
-	}
+	return Options{Sample: 100, Time: 20 * time.Second, Check: func(context.Context, string) (Checked, error) { return Checked{}, nil }}
 }
 
 func examine(t *testing.T, rdb redistest.Client, opts Options) *Report {
 	t.Helper()
-	report, err := Run(t.Context(), rdb, opts)
-	require.NoError(t, err)
+	report := limitertest.Must(Run(t.Context(), rdb, opts))(t)
 	for _, f := range report.Findings {
 		assert.NotEmpty(t, f.Text)
 		if f.Level == Warning || f.Level == Error {
@@ -60,8 +57,7 @@ func limiters(t *testing.T, rdb redistest.Client, prefix string, n int) {
 	for i := range n {
 		pipe.HSet(t.Context(), fmt.Sprint(prefix, i), "rate", 1, "interval", 1000, "type", 0)
 	}
-	_, err := pipe.Exec(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
 }
 
 func TestExamine_ProxyThatChecksScripts(t *testing.T) {
@@ -75,9 +71,7 @@ func TestExamine_ProxyThatChecksScripts(t *testing.T) {
 	}))
 	f := says(t, examine(t, rdb, options()), "rights", Error, "a proxy refuses limiters' scripts")
 	assert.Contains(t, f.Advice, "script_check_enable")
-	report, err := SelfTest(t.Context(), rdb, options())
-	require.NoError(t, err)
-	assert.Contains(t, report.Findings[0].Advice, "script_check_enable")
+	assert.Contains(t, limitertest.Must(SelfTest(t.Context(), rdb, options()))(t).Findings[0].Advice, "script_check_enable")
 }
 
 func TestExamine_HealthyServer(t *testing.T) {
@@ -303,8 +297,7 @@ func TestReportForPeople(t *testing.T) {
 
 func selfTested(t *testing.T, rdb redistest.Client) *Report {
 	t.Helper()
-	r, err := SelfTest(t.Context(), rdb, Options{Name: "the server", Pattern: "api:*"})
-	require.NoError(t, err)
+	r := limitertest.Must(SelfTest(t.Context(), rdb, Options{Name: "the server", Pattern: "api:*"}))(t)
 	assert.Len(t, r.Findings, len(proofs))
 	return r
 }
@@ -351,8 +344,7 @@ func TestSelfTestOfServersThatRefuse(t *testing.T) {
 		}
 		return redistest.Pass
 	})
-	r, err := SelfTest(t.Context(), proxy.Client(t, nil), Options{Name: "the server"})
-	require.NoError(t, err)
+	r = limitertest.Must(SelfTest(t.Context(), proxy.Client(t, nil), Options{Name: "the server"}))(t)
 	require.Len(t, r.Findings, 2, "scripts were tried before")
 	says(t, r, "evalsha", Error, "no longer answers")
 }

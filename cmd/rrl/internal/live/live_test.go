@@ -229,8 +229,7 @@ func golden(t *testing.T, name string, lines []string) {
 	story.Golden(t, filepath.Join("testdata", name+".txt"), strings.Join(lines, "\n")+"\n")
 }
 
-// requireFits fails if a line is wider than the screen, or holds what moves
-// the cursor or the letters.
+// requireFits fails if a line is wider than the screen, or holds what moves the cursor or the letters.
 func requireFits(t *testing.T, lines []string, columns int) {
 	t.Helper()
 	for _, line := range lines {
