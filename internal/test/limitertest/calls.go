@@ -278,6 +278,16 @@ func Delete(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLim
 	return Second(l.Delete(ctx))
 }
 
+// Reset is the Change after which all permits are free.
+func Reset(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+	return l.Reset(ctx)
+}
+
+// Migrate is the Change after which all members have the newest layout.
+func Migrate(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+	return Second(l.Migrate(ctx))
+}
+
 // Expire lets a limiter live no longer than that.
 func Expire(in time.Duration) Change { return change(op.Op{Name: op.Expire, In: in}) }
 

@@ -51,7 +51,13 @@ func CheckIdle(t testing.TB, client *rratelimiter.Client) {
 // NewLimiter is NewHandle with a rate set.
 func NewLimiter(t testing.TB, rdb rratelimiter.Redis, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
 	t.Helper()
-	l := NewHandle(t, rdb)
+	return NewLimiterOf(t, NewClient(t, rdb), redistest.Name(t), cfg)
+}
+
+// NewLimiterOf returns a Client's limiter of that name, with a rate set.
+func NewLimiterOf(t testing.TB, c *rratelimiter.Client, name string, cfg rratelimiter.Config) *rratelimiter.RateLimiter {
+	t.Helper()
+	l := c.RateLimiter(name)
 	MustTrySetRate(t, l, cfg)
 	return l
 }
@@ -152,6 +158,15 @@ func TakeOnce(t testing.TB, rdb redistest.Client, name string, cfg rratelimiter.
 	client := rratelimiter.New(rdb, Patient(), rratelimiter.WithClientID("id"+id))
 	defer func() { require.NoError(t, client.Close(t.Context())) }()
 	require.True(t, Must(client.RateLimiter(name, rratelimiter.WithDefault(cfg)).TryAcquire(t.Context(), permits, 0))(t))
+}
+
+// Must takes what a call returns that must not fail, as Must(l.Config(ctx))(t).
+func Must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
 }
 
 // Must takes what a call returns that must not fail, as Must(l.Config(ctx))(t).
