@@ -80,7 +80,7 @@ func TestContext_EndsInFlight(t *testing.T) {
 	}
 }
 
-var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
+var leaveTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 	// The line's own timer asks again for a waiter, whose context may end then.
 	"a context that ends while the line asks": {Cfg: limitertest.Every(2, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
 		limitertest.MustAcquire(t, s.Other, 2)
@@ -130,11 +130,62 @@ var contextTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		letGo()
 		assert.Equal(t, "true at 1.2s", ahead.Outcome())
 	}},
+	"Close fails those that wait": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
+		another := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
+		limitertest.MustAcquire(t, s.RateLimiter, 1)
+		limitertest.MustAcquire(t, another, 1)
+		var waiting []*limitertest.Caller
+		for range 10 {
+			for _, with := range limitertest.KindsOfContext {
+				waiting = append(waiting,
+					s.StartAcquire(with(t.Context()), 1),
+					s.StartTryAcquire(with(t.Context()), 1, forever),
+					s.Go(func() (bool, error) { return another.TryAcquire(with(t.Context()), 1, forever) }),
+					s.Go(func() (bool, error) {
+						return s.Client.TryAcquireAll(with(t.Context()), forever, s.Claim(1), another.Claim(1))
+					}),
+				)
+			}
+		}
+		s.Until(400 * ms)
+		require.NoError(t, s.Client.Close(t.Context()))
+		synctest.Wait()
+		failed(t, rratelimiter.ErrClosed, 400*ms, waiting...)
+		before := s.Sent.Total()
+		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(t.Context(), 0, s.Claim(1), another.Claim(1))), rratelimiter.ErrClosed)
+		require.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrClosed)
+		s.Until(time.Hour)
+		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
+		s.CheckInUse(t, 1, 1)
+	}},
+	"Close waits for what is in flight": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
+		letGo := s.Hold(t, lua.Acquire, 1)
+		inFlight := s.StartTryAcquire(t.Context(), 2, 0)
+		behind := s.StartTryAcquire(t.Context(), 1, 0)
+		inLine := s.StartAcquire(t.Context(), 1)
+		s.Until(100 * ms)
+
+		short, cancel := context.WithTimeout(t.Context(), 200*ms)
+		defer cancel()
+		first := s.Close(short)
+		second := s.Close(t.Context())
+		failed(t, rratelimiter.ErrClosed, 100*ms, behind, inLine)
+		assert.Equal(t, "waits", inFlight.Outcome())
+		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
+
+		s.Until(900 * ms)
+		first.RequireEnd(t, context.DeadlineExceeded, 300*ms)
+		assert.Equal(t, "waits", second.Outcome())
+		letGo()
+		limitertest.CheckOutcome(t, "true at 900ms", inFlight, second)
+		require.NoError(t, s.Client.Close(t.Context()))
+		s.CheckInUse(t, 5, 2)
+	}},
 }
 
-func TestContext_Cancelled(t *testing.T) {
+func TestCallers_LeaveOrTheirClientCloses(t *testing.T) {
 	t.Parallel()
-	limitertest.OnScenes(t, contextTests, limitertest.NewHeldScene)
+	limitertest.OnScenes(t, leaveTests, limitertest.NewHeldScene)
 }
 
 // Of a batch, the permits of those who went away come off its one member: what they took, not what they asked for.
@@ -224,65 +275,6 @@ func TestHooksSeeTheCallersContext(t *testing.T) {
 	}
 }
 
-var closeTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
-	"Close fails those that wait": {Cfg: limitertest.Every(1, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		another := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
-		limitertest.MustAcquire(t, s.RateLimiter, 1)
-		limitertest.MustAcquire(t, another, 1)
-		var waiting []*limitertest.Caller
-		for range 10 {
-			for _, with := range limitertest.KindsOfContext {
-				waiting = append(waiting,
-					s.StartAcquire(with(t.Context()), 1),
-					s.StartTryAcquire(with(t.Context()), 1, forever),
-					s.Go(func() (bool, error) { return another.TryAcquire(with(t.Context()), 1, forever) }),
-					s.Go(func() (bool, error) {
-						return s.Client.TryAcquireAll(with(t.Context()), forever, s.Claim(1), another.Claim(1))
-					}),
-				)
-			}
-		}
-		s.Until(400 * ms)
-		require.NoError(t, s.Client.Close(t.Context()))
-		synctest.Wait()
-		failed(t, rratelimiter.ErrClosed, 400*ms, waiting...)
-		before := s.Sent.Total()
-		require.ErrorIs(t, limitertest.Second(s.Client.TryAcquireAll(t.Context(), 0, s.Claim(1), another.Claim(1))), rratelimiter.ErrClosed)
-		require.ErrorIs(t, s.Release(t.Context(), 1), rratelimiter.ErrClosed)
-		s.Until(time.Hour)
-		assert.Equal(t, before, s.Sent.Total(), "nothing is asked for any more")
-		s.CheckInUse(t, 1, 1)
-	}},
-	"Close waits for what is in flight": {Cfg: limitertest.Every(5, time.Hour), Run: func(t *testing.T, s *limitertest.HeldScene) {
-		letGo := s.Hold(t, lua.Acquire, 1)
-		inFlight := s.StartTryAcquire(t.Context(), 2, 0)
-		behind := s.StartTryAcquire(t.Context(), 1, 0)
-		inLine := s.StartAcquire(t.Context(), 1)
-		s.Until(100 * ms)
-
-		short, cancel := context.WithTimeout(t.Context(), 200*ms)
-		defer cancel()
-		first := s.Close(short)
-		second := s.Close(t.Context())
-		failed(t, rratelimiter.ErrClosed, 100*ms, behind, inLine)
-		assert.Equal(t, "waits", inFlight.Outcome())
-		require.ErrorIs(t, limitertest.Second(s.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrClosed)
-
-		s.Until(900 * ms)
-		first.RequireEnd(t, context.DeadlineExceeded, 300*ms)
-		assert.Equal(t, "waits", second.Outcome())
-		letGo()
-		limitertest.CheckOutcome(t, "true at 900ms", inFlight, second)
-		require.NoError(t, s.Client.Close(t.Context()))
-		s.CheckInUse(t, 5, 2)
-	}},
-}
-
-func TestClose(t *testing.T) {
-	t.Parallel()
-	limitertest.OnScenes(t, closeTests, limitertest.NewHeldScene)
-}
-
 func TestClose_WaitsForEveryCall(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, limitertest.Calls(), func(t *testing.T, open limitertest.Call) {
@@ -306,9 +298,7 @@ func TestClose_LeavesNoGoroutine(t *testing.T) {
 		c := rratelimiter.New(limitertest.FarAway(t, 50*time.Microsecond), limitertest.Patient(), rratelimiter.WithClientName("shop"),
 			rratelimiter.WithObserver(&limitertest.Recorder{}), rratelimiter.WithFailure(limit.FailLocal(1)))
 		l := c.RateLimiter("orders", limitertest.Ahead(0), rratelimiter.WithDefault(limitertest.Every(1000, time.Hour)))
-		for range 10 {
-			limitertest.MustAcquire(t, l, 1)
-		}
+		require.Equal(t, 10, limitertest.Grants(t, l, 10))
 		limitertest.Together(10, func(int) { _ = call(t.Context(), l) })
 		require.NoError(t, c.Close(t.Context()))
 	})
@@ -518,8 +508,7 @@ func TestClose_DoesNotWaitForCallersThatHaveGone(t *testing.T) {
 			limitertest.Together(100, func(int) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				_, err := c.TakeAll(ctx, both...)
-				assert.Error(t, err)
+				assert.Error(t, limitertest.Second(c.TakeAll(ctx, both...)))
 			})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -535,7 +524,6 @@ const (
 
 func TestMain(m *testing.M) { limitertest.Main(m) }
 
-// failed checks with what calls failed, and when.
 func failed(t *testing.T, target error, at time.Duration, callers ...*limitertest.Caller) {
 	t.Helper()
 	for _, c := range callers {

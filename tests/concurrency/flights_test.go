@@ -316,19 +316,12 @@ func TestCalls_InDoubtDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// newFamily returns limiters of these rates.
-func newFamily(t testing.TB, rdb rratelimiter.Redis, cfgs ...rratelimiter.Config) *limitertest.Family {
-	t.Helper()
-	return limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), cfgs...)
-}
-
 var allTests = limitertest.Tests[redistest.Client]{
 	// Whichever refuses, the others are as they were.
 	"a refusal of one takes from none": func(t *testing.T, rdb redistest.Client) {
 		for refuses := range 4 {
-			f := newFamily(t, rdb,
-				limitertest.Every(10, time.Hour), limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour),
-				limitertest.Every(10, time.Hour))
+			f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(10, time.Hour),
+				limitertest.Every(1000, time.Hour), limitertest.PerClient(10, time.Hour), limitertest.Every(10, time.Hour))
 			require.True(t, f.Try(t, 3))
 			l := f.Limiters[refuses]
 			limitertest.MustAcquire(t, l, limitertest.Available(t, l)-1)
@@ -340,7 +333,7 @@ var allTests = limitertest.Tests[redistest.Client]{
 	},
 	"repairs what was lost": func(t *testing.T, rdb redistest.Client) {
 		for damage, free := range map[string]int64{"DEL value": 4, "DEL permits": 10, "DECRBY value 4": 4} { // of 10, 6 of which were taken
-			f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+			f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
 			require.True(t, f.Try(t, 6))
 			require.NoError(t, f.Limiters[1].Release(t.Context(), 6))
 			limitertest.Damage(t, rdb, f.Limiters[0], damage)
@@ -371,7 +364,7 @@ var allTests = limitertest.Tests[redistest.Client]{
 			"a string for a set":   {"DEL value permits; SET permits x", rratelimiter.ErrCorrupt, ":permits"},
 		} {
 			for place := range 3 {
-				f := newFamily(t, rdb, slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
+				f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), slices.Repeat([]rratelimiter.Config{limitertest.Every(10, time.Hour)}, 3)...)
 				require.True(t, f.Try(t, 1))
 				at := f.Limiters[place]
 				limitertest.Damage(t, rdb, at, tt.damage)
@@ -492,7 +485,7 @@ var allInTime = limitertest.Tests[redistest.Client]{
 		assert.EqualValues(t, 42, rdb.ZCard(t.Context(), limitertest.KeysOf(f.Limiters[1]).Permits).Val())
 	},
 	"forgets old notes of attempts": func(t *testing.T, rdb redistest.Client) {
-		f := newFamily(t, rdb, limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(10, time.Hour), limitertest.Every(10, time.Hour))
 		for _, l := range f.Limiters {
 			require.NoError(t, rdb.HSet(t.Context(), l.Name(), "answered", fmt.Sprintf("%d:00;", time.Now().UnixMilli())).Err())
 		}
@@ -506,7 +499,7 @@ var allInTime = limitertest.Tests[redistest.Client]{
 	},
 	// No call fills a window of Redisson before 3.13.3 or moves its end.
 	"beside a window": func(t *testing.T, rdb redistest.Client) {
-		f := newFamily(t, rdb, limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(10, time.Minute), limitertest.Every(100, time.Hour))
 		require.True(t, limitertest.AsRedisson3123(t, rdb, f.Limiters[0], 7))
 		time.Sleep(20 * time.Second)
 		assert.True(t, f.Try(t, 2))
@@ -528,7 +521,7 @@ func TestTryAcquireAllSeesPermitsTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	// Taken of the first of 1000, from which 600 are wanted.
 	limitertest.Virtual(t, map[string]int64{"too many": 401, "as many as it can bear": 400}, func(t *testing.T, rdb redistest.Client, taken int64) {
-		f := newFamily(t, rdb, limitertest.Every(1000, time.Hour), limitertest.Every(1000, time.Hour))
+		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1000, time.Hour), limitertest.Every(1000, time.Hour))
 		others := f.SeenBy(limitertest.NewClient(t, rdb))
 		limitertest.PileUp(t, rdb, f.Limiters[1], map[time.Duration]int{2 * time.Hour: 800, time.Minute: 200}, 0)
 		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())

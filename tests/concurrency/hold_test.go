@@ -73,8 +73,7 @@ var holders = map[string]holder{
 	},
 	"with others": func(t *testing.T, c *rratelimiter.Client, l *rratelimiter.RateLimiter, permits int64, opts options) func(int64) error {
 		others := c.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
-		r, err := c.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(permits, opts...))
-		require.NoError(t, err)
+		r := limitertest.Must(c.ReserveAll(t.Context(), 0, others.Claim(2), l.Claim(permits, opts...)))(t)
 		require.True(t, r.Granted)
 		return func(used int64) error {
 			defer func() { assert.EqualValues(t, 2, limitertest.Available(t, others), "without a hold") }()
@@ -124,8 +123,7 @@ func TestHold_ComesBackUnsettled(t *testing.T) {
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion(version))
 		cfg := rratelimiter.Config{Rate: 10, Interval: time.Minute, KeepAlive: time.Minute}
 		l, keyed, start := client.RateLimiter("limiter", rratelimiter.WithDefault(cfg)), client.Keyed("key:", cfg), time.Now()
-		of, err := keyed.Reserve(t.Context(), "ann", 8, 0, rratelimiter.Hold(held))
-		require.NoError(t, err)
+		of := limitertest.Must(keyed.Reserve(t.Context(), "ann", 8, 0, rratelimiter.Hold(held)))(t)
 		for _, r := range []*rratelimiter.Reservation{limitertest.Reserve(t, l, 8, nil, rratelimiter.Hold(held)), of} {
 			assert.Equal(t, limit.Decision{Granted: true, Limit: 10, Remaining: 2, ResetAfter: held}, r.Decision)
 		}
@@ -143,20 +141,19 @@ func TestHold_ComesBackUnsettled(t *testing.T) {
 // The server's clock decides whether a hold is over.
 func TestHold_ServerClockDecides(t *testing.T) {
 	t.Parallel()
-	for _, ahead := range []time.Duration{-time.Second, held - time.Millisecond, held, time.Hour} {
-		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {
-			for renewals := range 3 {
-				l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
-				r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
-				for range renewals {
-					require.NoError(t, r.Renew(t.Context()))
-				}
-				step(ahead)
-				require.NoError(t, r.Settle(t.Context(), 2))
-				assert.EqualValues(t, 8, limitertest.Available(t, l), "ahead by %v after %d renewals", ahead, renewals)
+	all := limitertest.Rows(-time.Second, held-time.Millisecond, held, time.Hour)
+	limitertest.Stepping(t, all, func(t *testing.T, rdb redistest.Client, step func(time.Duration), ahead time.Duration) {
+		for renewals := range 3 {
+			l := limitertest.NewLimiter(t, rdb, limitertest.Every(10, time.Minute))
+			r := limitertest.Reserve(t, l, 6, rratelimiter.Hold(held))
+			for range renewals {
+				require.NoError(t, r.Renew(t.Context()))
 			}
-		})
-	}
+			step(ahead)
+			require.NoError(t, r.Settle(t.Context(), 2))
+			assert.EqualValues(t, 8, limitertest.Available(t, l), "after %d renewals", renewals)
+		}
+	})
 }
 
 // lasting is how long a reservation counts that has no hold, or that of these tests.
@@ -223,8 +220,7 @@ func TestRenew_OfWhatIsNotReserved(t *testing.T) {
 		"Release of some": releases(1), "Release of all": releases(6), "Reset": resets, "Delete": deletes(false), "Delete, and made again": deletes(true),
 		"another rate": setsRate(20, 0), "an interval": sleeps(time.Minute),
 	}, func(t *testing.T, rdb redistest.Client, happens between) {
-		l := limitertest.NewClient(t, rdb).RateLimiter("jobs")
-		limitertest.MustTrySetRate(t, l, rratelimiter.PerMinute(10))
+		l := limitertest.NewLimiterOf(t, limitertest.NewClient(t, rdb), "jobs", rratelimiter.PerMinute(10))
 		r := limitertest.Reserve(t, l, 6)
 		happens(t, l)
 		require.ErrorIs(t, r.Renew(t.Context()), rratelimiter.ErrSettled)
@@ -253,10 +249,8 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		}
 		first := program()
 		claims := []engine.Claim{{Limiter: first.Limiter, Permits: 100, Hold: time.Minute}}
-		a, err := first.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true})
-		require.NoError(t, err)
-		text, err := a.Each[0].Reserved.AppendBinary(nil)
-		require.NoError(t, err)
+		a := limitertest.Must(first.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
+		text := limitertest.Must(a.Each[0].Reserved.AppendBinary(nil))(t)
 		for _, wrong := range [][]byte{nil, {1}, text[:len(text)-1], append(slices.Clip(text), 0)} {
 			require.ErrorIs(t, limitertest.Second(first.Engine.SettlerOf(first.Limiter, wrong)), rratelimiter.ErrInvalidConfig)
 		}
@@ -270,8 +264,7 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		time.Sleep(tc.after)
 		for i, used := range []int64{tc.first, tc.second, tc.second} {
 			p := program()
-			settle, err := p.Engine.SettlerOf(p.Limiter, text)
-			require.NoError(t, err)
+			settle := limitertest.Must(p.Engine.SettlerOf(p.Limiter, text))(t)
 			require.NoError(t, settle(t.Context(), used, func(err error) { assert.NoError(t, err) }))
 			assert.Equal(t, tc.want, free(), i)
 			time.Sleep(time.Second)

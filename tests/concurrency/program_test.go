@@ -54,7 +54,7 @@ func (p *program) called(name string) {
 func newProgram(t *testing.T, only string) *program {
 	rdb, m := redistest.Mini(t)
 	p := &program{only: only, waits: make(chan struct{}, 1)}
-	rdb.AddHook(programHook{p})
+	rdb.AddHook(programHook{redistest.BeforeCommands(func(...redis.Cmder) { p.called("ProcessHook") }), p})
 	ring := p.newRing(t, m)
 	observer, log := programObserver{p}, slog.New(programLog{p})
 	p.client = rratelimiter.New(rdb, limitertest.Patient(), rratelimiter.WithObserver(observer), rratelimiter.WithLogger(log),
@@ -120,7 +120,6 @@ func (p *program) work(ctx context.Context) {
 	<-acquired
 }
 
-// take asks each limiter for a permit of a key.
 func (p *program) take(ctx context.Context, key string) (errs []error) {
 	for i, l := range p.limiters {
 		_, err := l.Take(ctx, strconv.Itoa(i)+key, 1)
@@ -145,15 +144,9 @@ var (
 	functions = append([]string{"NameMapper", "KeyedFunc", "Logger", "DialHook", "ProcessHook", "NewConsistentHash"}, observed...)
 )
 
-// eachFunction runs test with a program for each of those functions.
 func eachFunction(t *testing.T, names []string, test func(t *testing.T, p *program)) {
 	t.Helper()
-	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, newProgram(t, name))
-		})
-	}
+	limitertest.Each(t, limitertest.Rows(names...), func(t *testing.T, name string) { test(t, newProgram(t, name)) })
 }
 
 // ends checks that the calls end, and so does Close.
@@ -222,24 +215,17 @@ func (p programLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-type programHook struct{ p *program }
+type programHook struct {
+	redistest.Hook
+
+	p *program
+}
 
 func (h programHook) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		h.p.called("DialHook")
 		return next(ctx, network, addr)
 	}
-}
-
-func (h programHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.p.called("ProcessHook")
-		return next(ctx, cmd)
-	}
-}
-
-func (h programHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
 
 var (

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -43,8 +42,7 @@ func (l books) free(t testing.TB, when string) (free int64, ok bool) {
 	}
 	inUse := limitertest.InUse(t, l.rdb, permits)
 	free, stored := limitertest.StoredValue(t, l.rdb, value)
-	rate, err := l.rdb.HGet(t.Context(), l.keys.Config, "rate").Int64()
-	require.NoError(t, err)
+	rate := limitertest.Must(l.rdb.HGet(t.Context(), l.keys.Config, "rate").Int64())(t)
 	if !stored {
 		free = rate
 	}
@@ -151,8 +149,7 @@ func checkSettlements(t *testing.T, all map[string]settlement, reserve holder, o
 					t.Parallel()
 					redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 						client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
-						l := client.RateLimiter("limiter")
-						limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
+						l := limitertest.NewLimiterOf(t, client, "limiter", rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Minute})
 						stored, start := books{rdb, redisson.KeysOf("limiter", "id")}, time.Now()
 						if c.taken > 0 {
 							limitertest.MustAcquire(t, l, c.taken)
@@ -193,8 +190,7 @@ var reservationTests = limitertest.Tests[redistest.Client]{
 			"rated":    func() (*rratelimiter.Reservation, error) { return rated.Reserve(t.Context(), 5, 0) },
 		} {
 			for used, want := range map[int64]int64{4: 0, 13: 2} {
-				r, err := ask()
-				require.NoError(t, err)
+				r := limitertest.Must(ask())(t)
 				require.True(t, r.Granted)
 				time.Sleep(time.Minute + time.Second)
 				require.NoError(t, r.Settle(t.Context(), used))
@@ -209,8 +205,7 @@ var reservationTests = limitertest.Tests[redistest.Client]{
 		client := limitertest.NewClient(t, rdb)
 		a := client.RateLimiter("{shop}a", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
 		b := client.RateLimiter("{shop}b", rratelimiter.WithDefault(rratelimiter.PerMinute(10)))
-		r, err := client.ReserveAll(t.Context(), 0, a.Claim(3), b.Claim(4, rratelimiter.Hold(held)))
-		require.NoError(t, err)
+		r := limitertest.Must(client.ReserveAll(t.Context(), 0, a.Claim(3), b.Claim(4, rratelimiter.Hold(held))))(t)
 		for range 6 {
 			time.Sleep(held - time.Second)
 			require.NoError(t, r.Renew(t.Context()))
@@ -218,7 +213,7 @@ var reservationTests = limitertest.Tests[redistest.Client]{
 		assert.EqualValues(t, 7, limitertest.Available(t, a))
 		assert.EqualValues(t, 6, limitertest.Available(t, b))
 		time.Sleep(held)
-		err = r.Renew(t.Context())
+		err := r.Renew(t.Context())
 		require.ErrorIs(t, err, rratelimiter.ErrSettled)
 		require.ErrorContains(t, err, "{shop}b")
 		assert.NotContains(t, err.Error(), "{shop}a")
@@ -237,8 +232,7 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		recorder := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
-		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Hour))
+		l := limitertest.NewLimiterOf(t, client, redistest.Name(t), limitertest.Every(100, time.Hour))
 		r := limitertest.Reserve(t, l, 10)
 		sent := limitertest.CountCommands(rdb)
 		for _, bad := range []int64{-1, rratelimiter.MaxPermits + 1} {
@@ -246,17 +240,13 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 		}
 		assert.Zero(t, sent.Total())
 		var settled atomic.Int64
-		var wg sync.WaitGroup
-		for i := range int64(20) {
-			wg.Go(func() {
-				if err := r.Settle(t.Context(), 20+i); err == nil {
-					settled.Add(20 + i)
-				} else {
-					assert.ErrorIs(t, err, rratelimiter.ErrSettled)
-				}
-			})
-		}
-		wg.Wait()
+		limitertest.Together(20, func(i int) {
+			if err := r.Settle(t.Context(), int64(20+i)); err == nil {
+				settled.Add(int64(20 + i))
+			} else {
+				assert.ErrorIs(t, err, rratelimiter.ErrSettled)
+			}
+		})
 		require.NoError(t, r.Cancel(t.Context()))
 		require.ErrorIs(t, r.Settle(t.Context(), settled.Load()), rratelimiter.ErrSettled)
 		assert.Equal(t, 100-settled.Load(), limitertest.Available(t, l))
@@ -289,8 +279,7 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 }
 
 var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
-	// Waiting callers get what a settlement frees at once, and so do those who ask for more
-	// than debts leave once these are paid.
+	// Waiting callers get what a settlement frees at once, and so do those who ask for more than debts leave once these are paid.
 	"a settlement wakes waiters": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
 		first, second := limitertest.Reserve(t, s.RateLimiter, 8), limitertest.Reserve(t, s.RateLimiter, 2)
 		waiting := s.Go(func() (bool, error) {
@@ -310,8 +299,7 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		late := s.StartTryAcquire(t.Context(), 1, time.Hour)
 		s.Until(2 * time.Minute)
 		assert.Equal(t, "true at 1m20s", late.Outcome())
-		vain, err := s.Reserve(t.Context(), 10, 0)
-		require.NoError(t, err)
+		vain := limitertest.Must(s.Reserve(t.Context(), 10, 0))(t)
 		assert.False(t, vain.Granted)
 		sent := s.Sent.Total()
 		require.NoError(t, vain.Renew(t.Context()))
@@ -377,8 +365,7 @@ func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		recorder := &limitertest.Recorder{}
 		client := limitertest.NewClient(t, rdb, rratelimiter.WithObserver(recorder))
-		l := client.RateLimiter("limiter")
-		limitertest.MustTrySetRate(t, l, limitertest.Every(10, time.Hour))
+		l := limitertest.NewLimiterOf(t, client, "limiter", limitertest.Every(10, time.Hour))
 		shadow := client.RateLimiter("limiter", rratelimiter.WithShadow())
 		charged := limitertest.Reserve(t, shadow, 8)
 		let := limitertest.Reserve(t, shadow, 8, rratelimiter.Hold(time.Minute))
@@ -431,7 +418,7 @@ func TestSettleAndRelease_WaitForEachOther(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, sent, s.Sent.Total())
 		letGo()
-		assert.Equal(t, []string{"true at 0s", "true at 0s"}, []string{first.Outcome(), second.Outcome()})
+		limitertest.CheckOutcome(t, "true at 0s", first, second)
 		s.CheckInUse(t, 10, 8)
 	})
 }
@@ -441,8 +428,7 @@ func TestSettle_OfGoneCallerComesBeforeWhatFollows(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, map[string]int64{"Close": 0, "Release": 6}, func(t *testing.T, rdb redistest.Client, released int64) {
 		c := limitertest.NewClient(t, rdb)
-		l := c.RateLimiter("limiter")
-		limitertest.MustTrySetRate(t, l, limitertest.Every(100, time.Minute))
+		l := limitertest.NewLimiterOf(t, c, "limiter", limitertest.Every(100, time.Minute))
 		limitertest.MustAcquire(t, l, 10)
 		r := limitertest.Reserve(t, l, 6)
 		require.ErrorIs(t, r.Settle(limitertest.EndedContext(t), 0), context.Canceled)
