@@ -80,16 +80,6 @@ type jointLineTest struct {
 	run           func(t *testing.T, l *jointLine)
 }
 
-func (test jointLineTest) start(t *testing.T) {
-	others := cmp.Or(test.others, limitertest.Every(100, time.Hour))
-	s, f := limitertest.NewFamilyScene(t, test.first, others, others)
-	l := &jointLine{s, t.Context(), f.Limiters, s.Rival.RateLimiter(f.Limiters[0].Name())}
-	if test.taken > 0 {
-		limitertest.MustAcquire(t, l.rival, test.taken)
-	}
-	test.run(t, l)
-}
-
 // asks lets a caller wait for permits of the first limiter and of another.
 func (l *jointLine) asks(permits int64, patience time.Duration, other int) *limitertest.Caller {
 	return l.Go(func() (bool, error) {
@@ -97,7 +87,6 @@ func (l *jointLine) asks(permits int64, patience time.Duration, other int) *limi
 	})
 }
 
-// frees gives back permits of the first limiter.
 func (l *jointLine) frees(t *testing.T, permits int64) {
 	t.Helper()
 	require.NoError(t, l.all[0].Release(t.Context(), permits))
@@ -186,7 +175,15 @@ var jointLineTests = map[string]jointLineTest{
 
 func TestJointLine(t *testing.T) {
 	t.Parallel()
-	limitertest.Bubbles(t, jointLineTests, func(t *testing.T, test jointLineTest) { test.start(t) })
+	limitertest.Bubbles(t, jointLineTests, func(t *testing.T, test jointLineTest) {
+		others := cmp.Or(test.others, limitertest.Every(100, time.Hour))
+		s, f := limitertest.NewFamilyScene(t, test.first, others, others)
+		l := &jointLine{s, t.Context(), f.Limiters, s.Rival.RateLimiter(f.Limiters[0].Name())}
+		if test.taken > 0 {
+			limitertest.MustAcquire(t, l.rival, test.taken)
+		}
+		test.run(t, l)
+	})
 }
 
 // Callers wait for two of three limiters or for one, some leave, and reservations are settled for nothing. Each is

@@ -14,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/limit"
 )
 
 const (
@@ -334,13 +335,9 @@ func TestLine_OneTryOvertakesIt(t *testing.T) {
 		s.Until(100 * ms)
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, -time.Second).Outcome())
-		d := limitertest.Take(t, s.RateLimiter, 1)
-		assert.True(t, d.Granted)
-		assert.Zero(t, d.Remaining)
+		assert.Equal(t, limit.Decision{Granted: true, Limit: 5, ResetAfter: time.Second}, limitertest.Take(t, s.RateLimiter, 1))
 		assert.Equal(t, "false at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
-		d = limitertest.Take(t, s.RateLimiter, 1)
-		assert.False(t, d.Granted)
-		assert.Equal(t, 900*ms, d.RetryAfter)
+		assert.Equal(t, limit.Decision{Limit: 5, RetryAfter: 900 * ms, ResetAfter: time.Second}, limitertest.Take(t, s.RateLimiter, 1))
 		assert.Equal(t, 100*ms, s.Now(), "none of them waited")
 		assert.Equal(t, "waits", head.Outcome())
 

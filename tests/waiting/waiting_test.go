@@ -86,7 +86,7 @@ func TestWaitersAreWokenByTheirOwnClient(t *testing.T) {
 	keep := rratelimiter.KeepState()
 	limitertest.Each(t, map[string]row{
 		"Release":                 {limitertest.Release(1), "true at 300ms"},
-		"Reset":                   {freed["Reset"], "true at 300ms"},
+		"Reset":                   {limitertest.Reset, "true at 300ms"},
 		"SetRate":                 {limitertest.SetRate(limitertest.Every(5, time.Second)), "true at 300ms"},
 		"SetRate of another type": {limitertest.SetRate(limitertest.PerClient(1, time.Second)), "true at 300ms"},
 		"SetRate, KeepState":      {limitertest.SetRate(limitertest.Every(3, time.Second), keep), "true at 300ms"},
@@ -131,14 +131,11 @@ func TestDecision_OfManyCallsGoesOnAfterTimeout(t *testing.T) {
 			proxy.OnCommand(limitertest.OnEach("eval", redistest.Pass.After(900*ms)))
 			start := time.Now()
 			c := limitertest.NewClient(t, proxy.Client(t, &redistest.Options{ReadTimeout: time.Minute}))
-			_, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
-			require.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+			require.ErrorIs(t, limitertest.Second(ask(t.Context(), f.SeenBy(c), 1, timeout)), rratelimiter.ErrUnavailable)
 			assert.Equal(t, 2*script.DefaultTimeout, time.Since(start))
 			time.Sleep(time.Minute)
 			start = time.Now()
-			granted, err := ask(t.Context(), f.SeenBy(c), 1, timeout)
-			require.NoError(t, err)
-			assert.True(t, granted)
+			assert.True(t, limitertest.Must(ask(t.Context(), f.SeenBy(c), 1, timeout))(t))
 			assert.Less(t, time.Since(start), script.DefaultTimeout)
 		})
 	})
@@ -178,12 +175,10 @@ func TestReserveAll_HasADecisionForEachClaimThoughItsTurnDidNotCome(t *testing.T
 		f := limitertest.NewFamilyOf(t, limitertest.NewClient(t, rdb), limitertest.Every(1, time.Minute), limitertest.Every(9, time.Minute))
 		assert.True(t, f.Try(t, 1))
 		first := limitertest.Go(func() {
-			_, err := f.Client.ReserveAll(t.Context(), time.Second, limitertest.Claims(1, f.Limiters...)...)
-			assert.NoError(t, err)
+			assert.NoError(t, limitertest.Second(f.Client.ReserveAll(t.Context(), time.Second, limitertest.Claims(1, f.Limiters...)...)))
 		})
 		synctest.Wait()
-		r, err := f.Client.ReserveAll(t.Context(), 10*ms, limitertest.Claims(1, f.Limiters...)...)
-		require.NoError(t, err)
+		r := limitertest.Must(f.Client.ReserveAll(t.Context(), 10*ms, limitertest.Claims(1, f.Limiters...)...))(t)
 		assert.False(t, r.Granted)
 		assert.Len(t, r.Decisions, 2)
 		<-first
@@ -248,9 +243,7 @@ func TestTryAcquireAll_WaitersKeepLimitersAlive(t *testing.T) {
 		limitertest.MustAcquire(t, slow, int64(callers))
 		sent, start := limitertest.CountCommands(rdb), time.Now()
 		limitertest.Together(callers, func(int) {
-			ok, err := client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))
-			assert.NoError(t, err)
-			assert.True(t, ok)
+			assert.NoError(t, limitertest.Granted(client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))))
 			assert.Equal(t, time.Minute, time.Since(start))
 		})
 		assert.LessOrEqual(t, sent.Scripts(), (2*60+5)*callers, "each asks before half of the time is over")
@@ -271,14 +264,11 @@ func TestWaiters_FailWhenLimiterIsGone(t *testing.T) {
 		"given an end by another program": {limitertest.Every(1, 10*time.Second), true, limitertest.Expire(2 * time.Second), 4250 * ms},
 	}, func(t *testing.T, row row) {
 		s := limitertest.NewScene(t, row.cfg)
-		beside := s.Client.RateLimiter(limitertest.Besides(s.Name()))
-		limitertest.MustTrySetRate(t, beside, limitertest.Every(1, time.Hour))
+		beside := limitertest.NewLimiterOf(t, s.Client, limitertest.Besides(s.Name()), limitertest.Every(1, time.Hour))
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		before := s.Sent.Scripts()
 		all := []*limitertest.Caller{s.StartAcquire(t.Context(), 1), s.StartAcquire(t.Context(), 1)}
-		all = append(all, s.Go(func() (bool, error) {
-			return s.Client.TryAcquireAll(t.Context(), forever, beside.Claim(1), s.Claim(1))
-		}))
+		all = append(all, s.Go(func() (bool, error) { return s.Client.TryAcquireAll(t.Context(), forever, beside.Claim(1), s.Claim(1)) }))
 		s.Until(time.Second)
 		l := s.RateLimiter
 		if row.other {
@@ -318,17 +308,14 @@ func TestWaiters_WithDefaultSetUpLimiterAgain(t *testing.T) {
 	})
 }
 
-// freed are changes by which another program frees permits of a limiter of 2 an hour, which is
-// also its default.
+// freed are changes by which another program frees permits of a limiter of 2 an hour, which is also its default.
 var freed = map[string]limitertest.Change{
 	"UpdateRate": limitertest.UpdateRate(rratelimiter.PerSecond(1000)),
 	"SetRate":    limitertest.SetRate(rratelimiter.PerSecond(1000)),
-	"Reset": func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return l.Reset(ctx)
-	},
-	"Release": limitertest.Release(2),
-	"Delete":  limitertest.Delete,
-	"expiry":  limitertest.Expire(2 * time.Second),
+	"Reset":      limitertest.Reset,
+	"Release":    limitertest.Release(2),
+	"Delete":     limitertest.Delete,
+	"expiry":     limitertest.Expire(2 * time.Second),
 }
 
 // A caller who joins a line makes it ask, so that what another program frees is not missed.
