@@ -90,11 +90,7 @@ func changeDefault(t *testing.T, taker taker, kind rratelimiter.RateType, beside
 		}
 		by := func(client *rratelimiter.Client, rate int64) func() bool {
 			take := taker(t.Context(), client, rratelimiter.Config{Type: kind, Rate: rate, Interval: time.Minute})
-			return func() bool {
-				ok, err := take()
-				require.NoError(t, err)
-				return ok
-			}
+			return func() bool { return limitertest.Must(take())(t) }
 		}
 		old := by(newClient(), 1000)
 		assert.Equal(t, 15, grantsOf(5, old))
@@ -166,11 +162,7 @@ func TestDefault_ReadsChangeNothing(t *testing.T) {
 		name := redistest.Name(t)
 		limitertest.MustAcquire(t, limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(1000)), 1)
 		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), name, rratelimiter.PerHour(2))
-		peek := func() int64 {
-			d, err := l.Peek(t.Context(), 1)
-			require.NoError(t, err)
-			return d.Limit
-		}
+		peek := func() int64 { return limitertest.Must(l.Peek(t.Context(), 1))(t).Limit }
 		limitertest.RequireUntouched(t, rdb, name, func() {
 			assert.EqualValues(t, 1000, peek())
 			assert.EqualValues(t, 999, limitertest.Available(t, l))
@@ -215,9 +207,7 @@ func TestPrefixes_ConflictsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	minute := rratelimiter.PerMinute
 	keyed := func(prefix string, rate int64) func(t *testing.T, c *rratelimiter.Client) {
-		return func(t *testing.T, c *rratelimiter.Client) {
-			limittest.Take(t, c.Keyed(prefix, minute(rate)), "x", 1)
-		}
+		return func(t *testing.T, c *rratelimiter.Client) { limittest.Take(t, c.Keyed(prefix, minute(rate)), "x", 1) }
 	}
 	handler := func(rate int64, opts ...httplimit.Option) func(t *testing.T, c *rratelimiter.Client) {
 		return func(t *testing.T, c *rratelimiter.Client) {
@@ -348,12 +338,6 @@ func TestKeyedNames(t *testing.T) {
 	})
 }
 
-// run is for tables of tests that need nothing but a server.
-func run(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) {
-	t.Helper()
-	test(t, rdb)
-}
-
 var inTime = limitertest.Tests[redistest.Client]{
 	// During a roll-out the default of the newest program holds; each program logs it once.
 	"programs with other defaults do not fight": func(t *testing.T, rdb redistest.Client) {
@@ -431,9 +415,7 @@ var inTime = limitertest.Tests[redistest.Client]{
 			"of a Keyed": client.Keyed("users:", cfg).Limiter("ann"),
 		} {
 			assert.EqualValues(t, 5, limitertest.Available(t, l), "%s, unused", name)
-			exists, err := l.Exists(t.Context())
-			require.NoError(t, err)
-			assert.False(t, exists, name)
+			assert.False(t, limitertest.Must(l.Exists(t.Context()))(t), name)
 
 			limitertest.MustAcquire(t, l, 2)
 			assert.EqualValues(t, 3, limitertest.Available(t, l), name)
@@ -446,8 +428,7 @@ var inTime = limitertest.Tests[redistest.Client]{
 		require.NoError(t, rdb.Del(t.Context(), "lost").Err())
 		assert.EqualValues(t, 3, limitertest.Available(t, l), "only the configuration was lost")
 
-		_, err := client.RateLimiter("none").AvailablePermits(t.Context())
-		require.ErrorIs(t, err, rratelimiter.ErrNotInitialized)
+		require.ErrorIs(t, limitertest.Second(client.RateLimiter("none").AvailablePermits(t.Context())), rratelimiter.ErrNotInitialized)
 	},
 	// Of all Clients made in one moment, the last is the newest program.
 	"the last Client of one moment wins": func(t *testing.T, rdb redistest.Client) {
@@ -466,24 +447,19 @@ var inTime = limitertest.Tests[redistest.Client]{
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(1), rratelimiter.For(time.Minute)))
 		limitertest.MustAcquire(t, l, 1)
 		start := time.Now()
-		ok, err := l.TryAcquire(t.Context(), 1, 2*time.Minute)
-		require.NoError(t, err)
-		assert.True(t, ok)
+		assert.True(t, limitertest.Must(l.TryAcquire(t.Context(), 1, 2*time.Minute))(t))
 		assert.WithinDuration(t, start.Add(time.Minute), time.Now(), 2*time.Second)
 	},
 	// A client that has used none of its own permits during an override that another has set finds all of them at its end.
 	"an override ends for a client that was idle": func(t *testing.T, rdb redistest.Client) {
 		own := limitertest.PerClient(10, 24*time.Hour)
-		ann := limitertest.NewClient(t, rdb).RateLimiter("orders")
-		limitertest.MustTrySetRate(t, ann, own)
+		ann := limitertest.NewLimiterOf(t, limitertest.NewClient(t, rdb), "orders", own)
 		limitertest.MustAcquire(t, ann, 1)
 		require.NoError(t, ann.Release(t.Context(), 1))
 		bob := limitertest.NewClient(t, rdb).RateLimiter("orders")
 		require.NoError(t, bob.SetRate(t.Context(), limitertest.PerClient(100, 24*time.Hour), rratelimiter.For(time.Hour)))
 		time.Sleep(time.Hour)
-		d, err := ann.Peek(t.Context(), 10)
-		require.NoError(t, err)
-		assert.True(t, d.Granted)
+		assert.True(t, limitertest.Must(ann.Peek(t.Context(), 10))(t).Granted)
 		limitertest.MustAcquire(t, ann, 10)
 		limitertest.MustRefuse(t, ann, 1)
 	},
@@ -491,7 +467,7 @@ var inTime = limitertest.Tests[redistest.Client]{
 
 func TestDefaults_InVirtualTime(t *testing.T) {
 	t.Parallel()
-	limitertest.Virtual(t, inTime, run)
+	limitertest.Virtual(t, inTime, func(t *testing.T, rdb redistest.Client, test func(t *testing.T, rdb redistest.Client)) { test(t, rdb) })
 }
 
 // mappers are what WithNameMapper may be given.

@@ -26,11 +26,7 @@ func TestOverride_EndsForEachWayToTake(t *testing.T) {
 		rdb, _ := redistest.Mini(t)
 		client := limitertest.NewClient(t, rdb)
 		take := open(t.Context(), client, limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
-		granted := func() bool {
-			ok, err := take()
-			require.NoError(t, err)
-			return ok
-		}
+		granted := func() bool { return limitertest.Must(take())(t) }
 		l := limitertest.ByDefault(client, "user:ann", limitertest.Alive(rratelimiter.Overall, 1, time.Minute))
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerMinute(3), rratelimiter.For(20*time.Hour)))
 		time.Sleep(10 * time.Hour) // unused for longer than the keep-alive time
@@ -58,16 +54,13 @@ func TestOverride_KeepsWhatIsInUse(t *testing.T) {
 			client := limitertest.NewClient(t, rdb)
 			before := rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour}
 			during := rratelimiter.Config{Type: kind, Rate: 100, Interval: time.Hour}
-			l := client.RateLimiter("orders")
-			limitertest.MustTrySetRate(t, l, before)
+			l := limitertest.NewLimiterOf(t, client, "orders", before)
 			limitertest.MustAcquire(t, l, 4)
 			require.NoError(t, l.SetRate(t.Context(), during, rratelimiter.For(10*time.Minute)))
 			assert.Equal(t, int64(96), limitertest.Available(t, l))
 			limitertest.MustAcquire(t, l, 3)
 			during.Rate = 50 // another override goes back to the same
-			set, err := l.UpdateRate(t.Context(), during, rratelimiter.For(20*time.Minute))
-			require.True(t, set)
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Granted(l.UpdateRate(t.Context(), during, rratelimiter.For(20*time.Minute))))
 			assert.Equal(t, during, limitertest.ConfigOf(t, l))
 			o, overridden, err := l.Override(t.Context())
 			require.NoError(t, err)
@@ -103,12 +96,6 @@ func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
 	set := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 		return limitertest.Second(l.TrySetRate(ctx, hourly))
 	}
-	reset := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return l.Reset(ctx)
-	}
-	migrate := func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.Migrate(ctx))
-	}
 	thereAndBack := func(ctx context.Context, c *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
 		return errors.Join(limitertest.Rename(ctx, c, l), c.RateLimiter(limitertest.Besides(l.Name())).Rename(ctx, l.Name()))
 	}
@@ -119,13 +106,12 @@ func TestOverride_EndsForGoodByOtherChanges(t *testing.T) {
 		"TrySetRate":           {set, 100, 10},
 		"a Redisson's setRate": {nil, 7, 7},
 		"Delete":               {limitertest.MakeAnew(hourly), 7, 7},
-		"Reset":                {reset, 100, 10},
+		"Reset":                {limitertest.Reset, 100, 10},
 		"Rename":               {thereAndBack, 100, 10},
-		"Migrate":              {migrate, 100, 10},
+		"Migrate":              {limitertest.Migrate, 100, 10},
 	}, func(t *testing.T, rdb redistest.Client, row row) {
 		client := limitertest.NewClient(t, rdb)
-		l := client.RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, rratelimiter.PerHour(10))
+		l := limitertest.NewLimiterOf(t, client, redistest.Name(t), rratelimiter.PerHour(10))
 		require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Minute)))
 		if row.change == nil {
 			limitertest.Damage(t, rdb, l, "HSET config rate 7 interval 3600000 type 0")
@@ -149,9 +135,7 @@ func TestOverride_NeedsWhatToGoBackTo(t *testing.T) {
 	l, byDefault := client.RateLimiter(name), limitertest.ByDefault(client, name, rratelimiter.PerHour(10))
 	hour := rratelimiter.For(time.Hour)
 	require.ErrorIs(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), hour), rratelimiter.ErrNotInitialized)
-	set, err := byDefault.UpdateRate(t.Context(), rratelimiter.PerHour(100), hour)
-	require.NoError(t, err)
-	assert.False(t, set)
+	assert.False(t, limitertest.Must(byDefault.UpdateRate(t.Context(), rratelimiter.PerHour(100), hour))(t))
 	assert.Zero(t, rdb.Exists(t.Context(), name).Val())
 
 	require.NoError(t, byDefault.SetRate(t.Context(), rratelimiter.PerHour(100), hour))
@@ -173,8 +157,7 @@ func TestOverride_EndsOnce(t *testing.T) {
 			if name == "Delete" || name == "SetRate" || name == "UpdateRate" {
 				continue
 			}
-			l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t) + strings.ReplaceAll(name, " ", "-"))
-			limitertest.MustTrySetRate(t, l, rratelimiter.PerHour(10))
+			l := limitertest.NewLimiterOf(t, limitertest.NewClient(t, rdb), redistest.Name(t)+strings.ReplaceAll(name, " ", "-"), rratelimiter.PerHour(10))
 			limitertest.MustAcquire(t, l, 4)
 			require.NoError(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.For(time.Hour)))
 			keys := limitertest.KeysOf(l)
@@ -215,15 +198,10 @@ func TestOverride_EndIsReadWithoutTheRightToWrite(t *testing.T) {
 			require.NoError(t, l.SetRate(t.Context(), during, rratelimiter.For(time.Hour)))
 			limitertest.MustAcquire(t, l, taken-3)
 			require.NoError(t, rdb.HSet(t.Context(), name, "override", "1000 10 3600000 0").Err()) // it has ended
-			var before, after limit.Decision
-			var err error
-			limitertest.RequireUntouched(t, rdb, name, func() {
-				before, err = reader.Peek(t.Context(), 1)
-				require.NoError(t, err)
-			})
+			var before limit.Decision
+			limitertest.RequireUntouched(t, rdb, name, func() { before = limitertest.Must(reader.Peek(t.Context(), 1))(t) })
 			assert.Equal(t, 10-taken, before.Remaining+1)
-			after, err = l.Peek(t.Context(), 1)
-			require.NoError(t, err)
+			after := limitertest.Must(l.Peek(t.Context(), 1))(t)
 			after.ResetAfter = before.ResetAfter
 			assert.Equal(t, after, before)
 		}
@@ -242,14 +220,10 @@ var rateCalls = map[string]rateOf{
 		return 0
 	},
 	"TakeAll": func(t *testing.T, c *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-		each, err := c.TakeAll(t.Context(), k.Claim("{ann}", 1), k.Claim("{ann}:other", 1))
-		require.NoError(t, err)
-		return each[0].Limit
+		return limitertest.Must(c.TakeAll(t.Context(), k.Claim("{ann}", 1), k.Claim("{ann}:other", 1)))(t)[0].Limit
 	},
 	"Peek": func(t *testing.T, _ *rratelimiter.Client, k *rratelimiter.KeyedLimiter) int64 {
-		d, err := k.Peek(t.Context(), "{ann}", 1)
-		require.NoError(t, err)
-		return d.Limit
+		return limitertest.Must(k.Peek(t.Context(), "{ann}", 1))(t).Limit
 	},
 }
 

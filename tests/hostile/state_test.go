@@ -87,7 +87,6 @@ func (p *place) number() string {
 		"99999999999999999999", "-9007199254740991", "5\x00", "abc", strings.Repeat("9", 400))
 }
 
-// score draws one of a sorted set.
 func (p *place) score() string {
 	ms := p.now.UnixMilli()
 	switch p.d.N(8) {
@@ -105,7 +104,6 @@ func (p *place) score() string {
 	return strconv.FormatInt(ms-int64(p.d.N(256))*30_000, 10)
 }
 
-// member draws one of a permits set.
 func (p *place) member() string {
 	layout := fuzztest.One(p.d, "\x10idididididididid", "\x08idididid", "\x08\x00\x00\x00\x00\x00\x00\x00idididid", "idid", "\x03abc", "\x00", "\xff")
 	permits := string([]byte{byte(p.d.N(256)), fuzztest.One[byte](p.d, 0, 0, 0, 1, 255), 0, fuzztest.One[byte](p.d, 0, 0, 0, 255)})
@@ -169,8 +167,7 @@ func fuzzState(f *testing.F, rdb redistest.Client, mini bool) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		now, err := rdb.Time(t.Context()).Result()
-		require.NoError(t, err)
+		now := limitertest.Must(rdb.Time(t.Context()).Result())(t)
 		p := &place{t: t, ctx: t.Context(), rdb: rdb, d: fuzztest.NewDraw(data), now: now, mini: mini}
 		p.tryState("hostile" + strconv.FormatInt(names.Add(1), 10))
 	})
@@ -194,7 +191,6 @@ func (p *place) stored(field string) (int64, bool) {
 	return n, err == nil
 }
 
-// check compares the held permits with the rate.
 func (p *place) check(what string) {
 	rate, ok := p.stored("rate")
 	interval, known := p.stored("interval")
@@ -254,7 +250,6 @@ func (p *place) tryState(name string) {
 	}
 }
 
-// use makes a call.
 func (p *place) use() {
 	n := 1 + int64(p.d.N(12))
 	start := time.Now()

@@ -24,7 +24,6 @@ import (
 // A use is a permit that a caller was granted at some moment between two.
 type use struct{ after, before time.Duration }
 
-// usage is all uses of a limiter.
 type usage struct {
 	mu    sync.Mutex
 	start time.Time
@@ -76,9 +75,8 @@ func (u *usage) burst(ctx context.Context, l *rratelimiter.RateLimiter, random *
 	}
 }
 
-// Several Clients with leases and one without, in bursts and through a bad network:
-// what is used obeys the rate for each span of the interval less the lease's life,
-// what is charged obeys the limit, and nothing is lost.
+// Several Clients with leases and one without, in bursts and through a bad network: what is used obeys the rate for each span of
+// the interval less the lease's life, what is charged obeys the limit, and nothing is lost.
 func TestLeasesObeyTheLimit(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")

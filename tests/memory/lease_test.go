@@ -88,7 +88,6 @@ func (s *scene) drain(t *testing.T, permits int64) (taken int64) {
 	return taken
 }
 
-// inUse returns what Redis holds as in use.
 func (s *scene) inUse(t *testing.T) int64 {
 	t.Helper()
 	synctest.Wait()
@@ -124,13 +123,10 @@ func TestLeaseIsOverAtItsEnd(t *testing.T) {
 		taken := s.takeMore(t, 60)
 		limitertest.Together(50, func(int) {
 			time.Sleep(50*time.Millisecond - s.Now())
-			ok, err := s.TryAcquire(t.Context(), 1, 0)
-			assert.NoError(t, err)
-			assert.True(t, ok)
+			assert.NoError(t, limitertest.Granted(s.TryAcquire(t.Context(), 1, 0)))
 		})
 		synctest.Wait()
-		members, err := s.Mini.ZRangeWithScores(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Result()
-		require.NoError(t, err)
+		members := limitertest.Must(s.Mini.ZRangeWithScores(t.Context(), limitertest.KeysOf(s.RateLimiter).Permits, 0, -1).Result())(t)
 		before := int64(0)
 		for _, m := range members {
 			if m.Score < float64(time.Now().UnixMilli()) {
@@ -288,12 +284,9 @@ var leaseTests = map[string]leaseTest{
 		time.Sleep(1900 * ms)
 		limitertest.MustAcquire(t, s.RateLimiter, 1)
 		time.Sleep(2100 * ms)
-		exists, err := s.Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, exists)
+		assert.False(t, limitertest.Must(s.Exists(t.Context()))(t))
 	}},
-	// A change waits for the rests of leases to go back, and no longer if one is on its way, whose permits go back after
-	// them.
+	// A change waits for the rests of leases to go back, and no longer if one is on its way, whose permits go back after them.
 	"lease on its way to a server that hangs delays no change": {limitertest.Every(100_000, time.Hour), time.Minute, func(t *testing.T, s *scene) {
 		onItsWay := s.RateLimiter
 		taken := s.drain(t, 10)
@@ -426,9 +419,7 @@ func TestTake_RemainingNeverRisesBesideLeases(t *testing.T) {
 				take()
 			}
 			letGo := s.Hold(t, lua.Acquire, 1)
-			call := func() *limitertest.Caller {
-				return s.Go(func() (bool, error) { return other(t.Context(), s) })
-			}
+			call := func() *limitertest.Caller { return s.Go(func() (bool, error) { return other(t.Context(), s) }) }
 			first := call()
 			for first.Outcome() != "waits" { // it was served from a lease
 				taken++
