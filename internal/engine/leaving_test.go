@@ -250,9 +250,7 @@ func TestSettle_FreedPermitsGoToTheLineBeforeTheNextJob(t *testing.T) {
 		l := testLimiter("a", "5 60000 0 0")
 		reserved := e.asks(t, l, decide.Ask{Permits: 5, Reserve: true})
 		var served atomic.Bool
-		go func() {
-			served.Store(e.asks(t, l, decide.Ask{Permits: 5, MayWait: true}).Granted)
-		}()
+		go func() { served.Store(e.asks(t, l, decide.Ask{Permits: 5, MayWait: true}).Granted) }()
 		time.Sleep(300 * time.Millisecond)
 		end := make(chan struct{})
 		startJob(t, e, l, func(*job) { <-end })

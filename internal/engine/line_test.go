@@ -47,8 +47,7 @@ type recorder struct {
 
 func (r *recorder) Happened(e limit.Event) { r.kinds.Add(e.Kind) }
 
-// onFar runs test in a bubble, with an Engine that has that many flights under way at most, to
-// a server that knows the scripts.
+// onFar runs test in a bubble, with an Engine that has that many flights under way at most, to a server that knows the scripts.
 func onFar(t *testing.T, most int, trip time.Duration, test func(t *testing.T, e *far)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +94,6 @@ func (e *far) free(t *testing.T, l *Limiter, want int64) {
 	assert.NoError(t, other.Close(t.Context()))
 }
 
-// each runs test for each row, as a parallel subtest.
 func each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
 	t.Helper()
 	for name, row := range rows {
@@ -146,8 +144,7 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	assert.True(t, slices.IsSortedFunc(all, time.Time.Compare))
 }
 
-// A grant whose answer is lost is looked for though its caller's patience has ended
-// meanwhile, and goes back.
+// A grant whose answer is lost is looked for though its caller's patience has ended meanwhile, and goes back.
 func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()
 	impatient := decide.Ask{Permits: 4, MayWait: true, Timeout: 100 * time.Millisecond}
@@ -232,7 +229,6 @@ func newTestRequest(permits int64) *request {
 	return &request{Ask: decide.Ask{Permits: permits}, limiter: &Limiter{Default: NoDefault}}
 }
 
-// drawn is one request of a drawn batch.
 type drawn struct {
 	permits int64
 	inLine  bool
@@ -258,8 +254,7 @@ type told struct {
 	remaining                 int64
 }
 
-// serveOneByOne is what a batch stands for: requests taken one after another,
-// in the line only until one of it does not fit.
+// serveOneByOne is what a batch stands for: requests taken one after another, in the line only until one of it does not fit.
 func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken int64) {
 	blocked := false
 	left := free
@@ -283,8 +278,7 @@ func serveOneByOne(requests []drawn, rate, free int64) (answers []told, taken in
 	return answers, taken
 }
 
-// What the script grants and how many waits it tells must be what the walk in
-// Go takes them for.
+// What the script grants and how many waits it tells must be what the walk in Go takes them for.
 func TestAnswers_WalkMatchesScript(t *testing.T) {
 	t.Parallel()
 	rdb, m := redistest.Mini(t)

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,11 +42,8 @@ func TestBatch_RunsOfEqualRequestsAreSentOnce(t *testing.T) {
 	b.Reset()
 	assert.Empty(t, b.Args(nil))
 	assert.Equal(t, []any{"7"}, lane.NewPeek(7).Args(nil), "the permits alone")
-}
 
-func TestBatch_LastRequestForAllItCanHaveGoesAgain(t *testing.T) {
-	t.Parallel()
-	var b lane.Batch
+	// The last request for all that it can have goes again.
 	b.Add(2, false, 0)
 	want := lane.Batch{Sum: b.Sum, Count: b.Count, Runs: b.Runs}
 	b.AddUpTo(5)
@@ -200,8 +198,7 @@ func goesAlong(t *testing.T, r *rig) {
 	<-along.done
 	assert.EqualValues(t, 1, along.reply)
 	host, _ = ridden(newAsk("host", script.Call{}), false)
-	_, err = host.by(r)
-	assert.NoError(t, err, "the other did not go")
+	assert.NoError(t, limitertest.Second(host.by(r)), "the other did not go")
 	assert.Equal(t, []int{2, 1}, r.Sizes())
 }
 
@@ -229,8 +226,7 @@ var riderTests = map[string]rigTest{
 	"are few in a flight": {conditions{trip: 10 * time.Millisecond}, 2, func(t *testing.T, r *rig) {
 		r.start(41, func(i int) {
 			host, _ := ridden(newAsk(keyOf(i), script.Call{}), true)
-			_, err := host.by(r)
-			assert.NoError(t, err)
+			assert.NoError(t, limitertest.Second(host.by(r)))
 		})
 		r.Wait()
 		assert.Equal(t, []int{2, 40 + 16}, r.Sizes())
@@ -257,10 +253,7 @@ var commandTests = map[string]rigTest{
 	"go together": {conditions{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const commands = 3000
 		for i := range commands {
-			r.Go(func() {
-				_, err := r.lanes.Run(t.Context(), commandOf(i))
-				assert.NoError(t, err)
-			})
+			r.Go(func() { assert.NoError(t, limitertest.Second(r.lanes.Run(t.Context(), commandOf(i)))) })
 		}
 		synctest.Wait()
 		start := time.Now()
@@ -279,10 +272,7 @@ var commandTests = map[string]rigTest{
 	// A call that is not repeated has the time of a call for its one attempt. Decisions beside
 	// it are repeated after a third of that nevertheless.
 	"decisions beside changes are repeated in time": {conditions{held: true}, 64, func(t *testing.T, r *rig) {
-		ask := func(i int) {
-			_, err := r.ask(i, script.Call{Repeat: true})
-			assert.NoError(t, err)
-		}
+		ask := func(i int) { assert.NoError(t, limitertest.Second(r.ask(i, script.Call{Repeat: true}))) }
 		r.start(1, ask) // and while it is under way
 		for i := range 10 {
 			r.command(t.Context(), commandOf(100+i), func(any, error) {})
@@ -300,16 +290,12 @@ var commandTests = map[string]rigTest{
 		repeated.Repeat = true
 		r.command(t.Context(), repeated, func(_ any, err error) { assert.NoError(t, err) })
 		synctest.Wait()
-		r.start(1, func(i int) {
-			_, err := r.ask(i, script.Call{Repeat: true})
-			assert.NoError(t, err)
-		})
+		r.start(1, func(i int) { assert.NoError(t, limitertest.Second(r.ask(i, script.Call{Repeat: true}))) })
 		close(r.Hold)
 		r.Wait()
 		assert.Equal(t, []int{1, 2}, r.Sizes())
 	}},
-	// A caller that goes away leaves no call behind that was not sent, and learns whether it
-	// may have run.
+	// A caller that goes away leaves no call behind that was not sent, and learns whether it may have run.
 	"cancelled before they are sent are not sent": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r.start(2, func(i int) {
@@ -342,14 +328,12 @@ var commandTests = map[string]rigTest{
 			c := commandOf(i)
 			asked := 0
 			c.Wanted = func() bool { asked++; return want == nil }
-			_, err := r.lanes.Run(t.Context(), c)
-			assert.ErrorIs(t, err, want)
+			assert.ErrorIs(t, limitertest.Second(r.lanes.Run(t.Context(), c)), want)
 			assert.Equal(t, 1, asked)
 		}
 		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	}},
-	// Late gets a call that was under way when its caller left, once that is over, and no other: the lane may still look at
-	// that.
+	// Late gets a call that was under way when its caller left, once that is over, and no other: the lane may still look at that.
 	"Late learns once whether the call was under way": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
 		ctx, leave := context.WithCancel(t.Context())
 		var late [6]redistest.List[*lane.Call]
@@ -371,9 +355,7 @@ var commandTests = map[string]rigTest{
 				continue
 			}
 			underWay++
-			reply, err := told[0].Outcome()
-			require.NoError(t, err)
-			assert.Equal(t, int64(1), reply)
+			assert.Equal(t, int64(1), limitertest.Must(told[0].Outcome())(t))
 		}
 		assert.Positive(t, underWay)
 		assert.Less(t, underWay, len(late))
@@ -382,10 +364,7 @@ var commandTests = map[string]rigTest{
 	// long. The others are sent.
 	"cancelled are forgotten before the next flight": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
 		const stay = 10
-		call := func(i int) {
-			_, err := r.lanes.Run(t.Context(), commandOf(i))
-			assert.NoError(t, err)
-		}
+		call := func(i int) { assert.NoError(t, limitertest.Second(r.lanes.Run(t.Context(), commandOf(i)))) }
 		r.start(stay/2, call) // the first is all that may be under way
 		ctx, cancel := context.WithCancel(t.Context())
 		var kept []weak.Pointer[script.Keys]
@@ -393,10 +372,7 @@ var commandTests = map[string]rigTest{
 			c := &lane.Call{Call: *commandOf(stay + i), Late: func(c *lane.Call) { assert.Nil(t, c) }}
 			c.Repeat = i%2 == 0
 			kept = append(kept, weak.Make(c.Keys))
-			go func() {
-				_, err := r.lanes.Do(ctx, c)
-				assert.ErrorIs(t, err, context.Canceled)
-			}()
+			go func() { assert.ErrorIs(t, limitertest.Second(r.lanes.Do(ctx, c)), context.Canceled) }()
 		}
 		r.start(stay/2, func(i int) { call(stay/2 + i) })
 		cancel()
@@ -435,8 +411,7 @@ var commandTests = map[string]rigTest{
 		asked := 0
 		c := commandOf(0)
 		c.Repeat, c.Wanted = true, func() bool { asked++; return asked == 1 }
-		_, err := r.lanes.Run(t.Context(), c)
-		assert.NoError(t, err)
+		assert.NoError(t, limitertest.Second(r.lanes.Run(t.Context(), c)))
 		assert.Len(t, r.Sizes(), 3)
 	}},
 }
@@ -452,14 +427,11 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 	onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
 		r.Stuck.Store(true)
 		start, before := time.Now(), runtime.NumGoroutine()
-		var mu sync.Mutex
-		told := 0
+		var told atomic.Int64
 		const commands = 5000
 		for i := range commands {
 			r.command(t.Context(), commandOf(i), func(_ any, err error) {
-				mu.Lock()
-				defer mu.Unlock()
-				told++
+				told.Add(1)
 				assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable)
 				assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout)
 			})
@@ -468,9 +440,7 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 		assert.LessOrEqual(t, runtime.NumGoroutine()-before-commands, 1000, "goroutines beyond the callers")
 		time.Sleep(script.DefaultTimeout / 2)
 		synctest.Wait()
-		mu.Lock()
-		assert.Equal(t, commands, told)
-		mu.Unlock()
+		assert.EqualValues(t, commands, told.Load())
 		assert.LessOrEqual(t, r.Most(), 2*64)
 	})
 }
@@ -491,8 +461,7 @@ func TestRun_AnsweredStepGivesTimeWhileTheNextIsRefused(t *testing.T) {
 			return nil
 		}
 		require.NoError(t, r.direct.ScriptLoad(t.Context(), steps.Source).Err())
-		reply, err := r.lanes.Run(t.Context(), &script.Call{Script: steps, Keys: script.KeysOf("key"), Args: script.Paged{}, Repeat: true})
-		require.NoError(t, err)
+		reply := limitertest.Must(r.lanes.Run(t.Context(), &script.Call{Script: steps, Keys: script.KeysOf("key"), Args: script.Paged{}, Repeat: true}))(t)
 		assert.Equal(t, int64(7), reply)
 	})
 }

@@ -92,8 +92,7 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	}
 }
 
-// As many flights are under way as the wire is long, and never more than half of
-// the pool's connections.
+// As many flights are under way as the wire is long, and never more than half of the pool's connections.
 func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -157,10 +156,7 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 			assert.Equal(t, 1, size)
 		}
 		r.Stuck.Store(false)
-		r.Go(func() {
-			_, err := r.ask(0, script.Call{Repeat: true})
-			assert.NoError(t, err)
-		})
+		r.Go(func() { assert.NoError(t, limitertest.Second(r.ask(0, script.Call{Repeat: true}))) })
 		r.Wait()
 		r.Forget()
 		r.start(100, func(i int) { r.mustAsk(t, i) })
@@ -169,8 +165,7 @@ func TestLane_SilentServerIsProbed(t *testing.T) {
 	})
 }
 
-// many answers each part of a joint call with its number, 0 for those that must wait, or fails
-// as a whole.
+// many answers each part of a joint call with its number, 0 for those that must wait, or fails as a whole.
 var many = limitertest.NewScript(`
 if ARGV[3] == 'fail' then return redis.error_reply(ARGV[2] .. " told") end
 local answers = {}
@@ -201,8 +196,7 @@ func joined(t *testing.T, calls []*script.Joint, known bool, check func(replies 
 		close(r.Hold)
 		r.Wait()
 		check(replies, r)
-		exists, err := r.direct.ScriptExists(t.Context(), calls[0].Script.SHA).Result()
-		require.NoError(t, err)
+		exists := limitertest.Must(r.direct.ScriptExists(t.Context(), calls[0].Script.SHA).Result())(t)
 		assert.Equal(t, []bool{true}, exists, "calls were merged with its source")
 	})
 }
@@ -273,7 +267,6 @@ func TestJointCalls_GoTogetherAgainAfterAnOutage(t *testing.T) {
 	}
 }
 
-// conditions say what becomes of round trips.
 type conditions struct {
 	trip   time.Duration
 	held   bool // each waits until the rig's Hold is closed
@@ -307,7 +300,6 @@ func newRig(t *testing.T, c conditions, pool int) *rig {
 	return &rig{Trips: f, lanes: lanes, lane: lanes.To(t.Context(), "key"), rdb: rdb, direct: direct}
 }
 
-// onRig runs test in a bubble, with a pool of that size.
 func onRig(t *testing.T, c conditions, pool int, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -336,22 +328,18 @@ func (r *rig) start(callers int, call func(i int)) {
 	}
 }
 
-// command starts a command.
 func (r *rig) command(ctx context.Context, c *script.Call, then func(reply any, err error)) {
 	go func() { then(r.lanes.Run(ctx, c)) }()
 }
 
-// ask makes the call of a key.
 func (r *rig) ask(i int, call script.Call) (any, error) { return newAsk(keyOf(i), call).by(r) }
 
 // mustAsk makes a call of limitertest.Incr, of a key, which must be answered.
 func (r *rig) mustAsk(t *testing.T, i int) {
 	t.Helper()
-	_, err := r.ask(i, script.Call{})
-	assert.NoError(t, err)
+	assert.NoError(t, limitertest.Second(r.ask(i, script.Call{})))
 }
 
-// ask is a call and its caller.
 type ask struct {
 	call  *lane.Call
 	done  chan struct{}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -97,30 +96,24 @@ func onSlow(t *testing.T, s *slow, inline bool, test func(t *testing.T, lanes *l
 	})
 }
 
-// burst makes so many calls at once, and returns how many of them failed, and of how many of these it is in doubt whether
-// they ran.
+// burst makes so many calls at once, and returns how many of them failed, and of how many of these it is in doubt whether they ran.
 func burst(t *testing.T, lanes *lane.Lanes, calls int) (failed, inDoubt int) {
 	t.Helper()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	for i := range calls {
-		all.Go(func() {
-			c := commandOf(i)
-			c.Repeat = true
-			if _, err := lanes.Run(t.Context(), c); err != nil {
-				err = script.Outage(err)
-				assert.ErrorIs(t, err, limit.ErrUnavailable)
-				mu.Lock()
-				defer mu.Unlock()
-				failed++
-				if errors.Is(err, limit.ErrUnknownOutcome) {
-					inDoubt++
-				}
-			}
-		})
+	var errs redistest.List[error]
+	limitertest.Together(calls, func(i int) {
+		c := commandOf(i)
+		c.Repeat = true
+		if _, err := lanes.Run(t.Context(), c); err != nil {
+			errs.Add(script.Outage(err))
+		}
+	})
+	for _, err := range errs.All() {
+		assert.ErrorIs(t, err, limit.ErrUnavailable)
+		if errors.Is(err, limit.ErrUnknownOutcome) {
+			inDoubt++
+		}
 	}
-	all.Wait()
-	return failed, inDoubt
+	return len(errs.All()), inDoubt
 }
 
 // A server that has more to do than a third of the calls' time allows, but no more than all of it, answers all, each once.
@@ -128,10 +121,11 @@ func burst(t *testing.T, lanes *lane.Lanes, calls int) (failed, inDoubt int) {
 func TestSlowServer_AnswersBurstOfACallsTime(t *testing.T) {
 	t.Parallel()
 	const micro, pause = time.Microsecond, 1900 * time.Millisecond
-	for name, tc := range map[string]struct {
+	type row struct {
 		wire, cost, pause time.Duration
 		calls, pool       int
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"near":                            {20 * micro, 400 * micro, 0, 5000, 0},
 		"10 ms away":                      {10 * time.Millisecond, 400 * micro, 0, 5000, 0},
 		"100 ms away":                     {100 * time.Millisecond, 400 * micro, 0, 3500, 0},
@@ -140,22 +134,19 @@ func TestSlowServer_AnswersBurstOfACallsTime(t *testing.T) {
 		"near, after a pause":             {20 * micro, 20 * micro, pause, 5000, 0},
 		"10 ms away, after a pause":       {10 * time.Millisecond, 20 * micro, pause, 5000, 0},
 		"100 ms away, after a pause":      {100 * time.Millisecond, 20 * micro, pause, 5000, 0},
-	} {
-		for _, inline := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, ContextTimeoutEnabled %v", name, inline), func(t *testing.T) {
-				t.Parallel()
-				s := &slow{wire: tc.wire, cost: tc.cost, pool: tc.pool}
-				onSlow(t, s, inline, func(t *testing.T, lanes *lane.Lanes) {
-					s.free = time.Now().Add(tc.pause)
-					failed, _ := burst(t, lanes, tc.calls)
-					assert.Zero(t, failed)
-					if tc.pause == 0 {
-						assert.Equal(t, tc.calls, s.ran)
-					}
-				})
+	}, func(t *testing.T, tc row) {
+		limitertest.Each(t, map[string]bool{"by default": false, "ContextTimeoutEnabled": true}, func(t *testing.T, inline bool) {
+			s := &slow{wire: tc.wire, cost: tc.cost, pool: tc.pool}
+			onSlow(t, s, inline, func(t *testing.T, lanes *lane.Lanes) {
+				s.free = time.Now().Add(tc.pause)
+				failed, _ := burst(t, lanes, tc.calls)
+				assert.Zero(t, failed)
+				if tc.pause == 0 {
+					assert.Equal(t, tc.calls, s.ran)
+				}
 			})
-		}
-	}
+		})
+	})
 }
 
 // What the server can't do within the calls' time is not sent, and nothing is sent twice. How long a flight takes is an
@@ -197,12 +188,10 @@ func TestDeadConnection_CallIsRepeatedWhileOthersAreAnswered(t *testing.T) {
 	t.Parallel()
 	onSlow(t, &slow{wire: time.Millisecond}, false, func(t *testing.T, lanes *lane.Lanes) {
 		start := time.Now()
-		var all sync.WaitGroup
-		all.Go(func() {
+		over := limitertest.Go(func() {
 			c := commandOf(0)
 			c.Repeat, c.Args = true, script.Constant{"dead"}
-			_, err := lanes.Run(t.Context(), c)
-			assert.NoError(t, err)
+			assert.NoError(t, limitertest.Second(lanes.Run(t.Context(), c)))
 			assert.LessOrEqual(t, time.Since(start), script.DefaultTimeout/3+100*time.Millisecond)
 		})
 		for time.Since(start) < script.DefaultTimeout {
@@ -210,11 +199,10 @@ func TestDeadConnection_CallIsRepeatedWhileOthersAreAnswered(t *testing.T) {
 			sent := time.Now()
 			c := commandOf(1)
 			c.Repeat = true
-			_, err := lanes.Run(t.Context(), c)
-			assert.NoError(t, err)
+			assert.NoError(t, limitertest.Second(lanes.Run(t.Context(), c)))
 			assert.Equal(t, time.Millisecond, time.Since(sent))
 		}
-		all.Wait()
+		<-over
 	})
 }
 
@@ -256,7 +244,6 @@ func TestPending_TimeCountsFromTheLastAnswer(t *testing.T) {
 	})
 }
 
-// shards is a client of several servers.
 type shards struct {
 	script.Redis
 

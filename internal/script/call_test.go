@@ -59,8 +59,7 @@ func meets(faults ...error) func(attempt int) error {
 	return func(attempt int) error { return faults[min(attempt, len(faults))-1] }
 }
 
-// calls are the ways to call incr: what may run once only, what may be repeated, and
-// what reads.
+// calls are the ways to call incr: what may run once only, what may be repeated, and what reads.
 var calls = map[string]func(ctx context.Context, on *lane.Lanes) (any, error){
 	"once": func(ctx context.Context, on *lane.Lanes) (any, error) {
 		return on.Once(ctx, limitertest.Incr, script.KeysOf("key"))
@@ -82,7 +81,6 @@ func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.
 	return to.Run(ctx, &call)
 }
 
-// closed closes a client when t ends.
 func closed(t *testing.T, rdb redistest.Client) redistest.Client {
 	t.Helper()
 	t.Cleanup(func() { assert.NoError(t, rdb.Close()) })
@@ -151,43 +149,38 @@ func TestGoRedisRepeatsNothing(t *testing.T) {
 func TestRefusedUnrunIsRepeated(t *testing.T) {
 	t.Parallel()
 	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
-	for _, refusal := range []error{
+	limitertest.Each(t, limitertest.Rows[error](
 		redistest.AnswerError("LOADING Redis is loading the dataset in memory"),
 		redistest.AnswerError("READONLY You can't write against a read only replica."),
 		redistest.AnswerError("NOREPLICAS Not enough good replicas to write."),
 		redistest.AnswerError("ERR max number of clients reached"),
 		dial, fmt.Errorf("wrapped: %w", dial), redis.ErrPoolTimeout, redis.ErrPoolExhausted,
-	} {
-		t.Run(refusal.Error(), func(t *testing.T) {
-			t.Parallel()
-			virtual(t, meets(refusal, refusal, refusal, nil), func(t *testing.T, s *scene) {
-				start := time.Now()
-				reply, err := calls["once"](t.Context(), newConn(s.rdb))
-				require.NoError(t, err)
-				assert.Equal(t, int64(1), reply)
-				assert.Len(t, s.Sizes(), 5, "three refusals, an unknown script and its run")
-				assert.Positive(t, time.Since(start), "it waits between")
-				assert.Less(t, time.Since(start), 2*time.Second)
-			})
-			virtual(t, meets(refusal), func(t *testing.T, s *scene) {
-				start := time.Now()
-				_, err := repeatOn(t.Context(), newConn(s.rdb), time.Time{}, func(all []any, a script.Attempt) []any {
-					assert.Negative(t, a.Age)
-					return all
-				})
-				require.ErrorIs(t, err, refusal)
-				require.NotErrorIs(t, err, script.ErrLost)
-				switch took := time.Since(start); script.Code(refusal) {
-				case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
-					assert.Greater(t, took, callTime-patientBackoff, "servers take their time to change places")
-					assert.LessOrEqual(t, took, callTime)
-					assert.Less(t, len(s.Sizes()), 100)
-				default:
-					assert.Len(t, s.Sizes(), 5, "it gives up")
-				}
-			})
+	), func(t *testing.T, refusal error) {
+		virtual(t, meets(refusal, refusal, refusal, nil), func(t *testing.T, s *scene) {
+			start := time.Now()
+			assert.Equal(t, int64(1), limitertest.Must(calls["once"](t.Context(), newConn(s.rdb)))(t))
+			assert.Len(t, s.Sizes(), 5, "three refusals, an unknown script and its run")
+			assert.Positive(t, time.Since(start), "it waits between")
+			assert.Less(t, time.Since(start), 2*time.Second)
 		})
-	}
+		virtual(t, meets(refusal), func(t *testing.T, s *scene) {
+			start := time.Now()
+			_, err := repeatOn(t.Context(), newConn(s.rdb), time.Time{}, func(all []any, a script.Attempt) []any {
+				assert.Negative(t, a.Age)
+				return all
+			})
+			require.ErrorIs(t, err, refusal)
+			require.NotErrorIs(t, err, script.ErrLost)
+			switch took := time.Since(start); script.Code(refusal) {
+			case "LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN":
+				assert.Greater(t, took, callTime-patientBackoff, "servers take their time to change places")
+				assert.LessOrEqual(t, took, callTime)
+				assert.Less(t, len(s.Sizes()), 100)
+			default:
+				assert.Len(t, s.Sizes(), 5, "it gives up")
+			}
+		})
+	})
 }
 
 // The results of errors that Redis answered, of lost answers, and of answers that say that the script did not run.
@@ -309,12 +302,10 @@ func TestCode(t *testing.T) {
 	}
 }
 
-// callTime is how long a call may take: its caller, which waits no longer than the question's
-// time, then gets its result.
+// callTime is how long a call may take: its caller, which waits no longer than the question's time, then gets its result.
 const callTime = script.DefaultTimeout - script.DefaultTimeout/32
 
-// patientBackoff is the longest time between attempts that are refused by servers
-// that change places, or are few.
+// patientBackoff is the longest time between attempts that are refused by servers that change places, or are few.
 const patientBackoff = 128 * time.Millisecond
 
 // No call goes unanswered for longer than its time, whatever the server does, and
@@ -369,9 +360,7 @@ return {'again', 'token' .. n, n}`)
 				return true, nil
 			},
 		}
-		reply, err := newConn(s.rdb).Run(t.Context(), &call)
-		require.NoError(t, err)
-		assert.Equal(t, []any{"first", "token5"}, reply)
+		assert.Equal(t, []any{"first", "token5"}, limitertest.Must(newConn(s.rdb).Run(t.Context(), &call))(t))
 		assert.Equal(t, []any{int64(1), int64(2), int64(3), int64(4), int64(5)}, rest)
 	})
 	virtual(t, meets(nil), func(t *testing.T, s *scene) {
@@ -380,8 +369,7 @@ return {'again', 'token' .. n, n}`)
 			Script: pages, Keys: script.KeysOf("key"), Args: script.Paged{"first"},
 			Continued: func(string, []any) (more bool, err error) { return false, enough },
 		}
-		_, err := newConn(s.rdb).Run(t.Context(), &call)
-		require.ErrorIs(t, err, enough)
+		require.ErrorIs(t, limitertest.Second(newConn(s.rdb).Run(t.Context(), &call)), enough)
 		assert.Len(t, s.Sizes(), 2)
 	})
 }
@@ -420,14 +408,8 @@ func TestTogetherAndApart(t *testing.T) {
 		a, b string
 		tag  bool // they have the same hash tag, or are the same
 	}{
-		{"a", "b", false},
-		{"a", "a", true},
-		{"{t}a", "b{t}", true},
-		{"{t}a{u}", "{t}b", true},
-		{"{}a", "{}b", false},
-		{"{a", "{b", false},
-		{"a}", "b}", false},
-		{"{{a}}x", "{{a}}y", true},
+		{"a", "b", false}, {"a", "a", true}, {"{t}a", "b{t}", true}, {"{t}a{u}", "{t}b", true}, {"{}a", "{}b", false}, {"{a", "{b", false},
+		{"a}", "b}", false}, {"{{a}}x", "{{a}}y", true},
 	} {
 		assert.True(t, single.Together(tc.a, tc.b))
 		assert.Equal(t, tc.tag, cluster.Together(tc.a, tc.b), "%s %s", tc.a, tc.b)
