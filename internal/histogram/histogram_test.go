@@ -22,10 +22,7 @@ func TestPercentile(t *testing.T) {
 	h.Merge(&other)
 	assert.EqualValues(t, 1000, h.Count())
 	for p, want := range map[float64]time.Duration{
-		50:   500 * time.Microsecond,
-		99:   990 * time.Microsecond,
-		99.9: 999 * time.Microsecond,
-		100:  time.Millisecond,
+		50: 500 * time.Microsecond, 99: 990 * time.Microsecond, 99.9: 999 * time.Microsecond, 100: time.Millisecond,
 	} {
 		assert.InEpsilon(t, want, h.Percentile(p), 0.01, "p%v", p)
 	}

@@ -13,15 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter/internal/httpjson"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 func TestBody(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
+	type row struct {
 		types  []string
 		body   string // none can't be read
 		status int    // 0: it is read
-	}{
+	}
+	limitertest.Each(t, map[string]row{
 		"JSON":                  {[]string{"application/json"}, `{"a":1}`, 0},
 		"JSON with a parameter": {[]string{"application/json; charset=utf-8"}, `{}`, 0},
 		"as long as it may be":  {[]string{"application/json"}, strings.Repeat(" ", 10), 0},
@@ -31,28 +33,25 @@ func TestBody(t *testing.T) {
 		"of no type":            {nil, `{}`, http.StatusUnsupportedMediaType},
 		"of two types":          {[]string{"application/json", "text/plain"}, `{}`, http.StatusUnsupportedMediaType},
 		"that can't be read":    {[]string{"application/json"}, "", http.StatusBadRequest},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			body := io.Reader(strings.NewReader(tt.body))
-			if tt.body == "" {
-				body = iotest.ErrReader(io.ErrUnexpectedEOF)
-			}
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
-			for _, value := range tt.types {
-				r.Header.Add("Content-Type", value)
-			}
-			text, err := httpjson.Body(httptest.NewRecorder(), r, 10)
-			if tt.status == 0 {
-				require.NoError(t, err)
-				assert.Equal(t, tt.body, string(text))
-				return
-			}
-			var refusal *httpjson.Error
-			require.ErrorAs(t, err, &refusal)
-			assert.Equal(t, tt.status, refusal.Status)
-		})
-	}
+	}, func(t *testing.T, tt row) {
+		body := io.Reader(strings.NewReader(tt.body))
+		if tt.body == "" {
+			body = iotest.ErrReader(io.ErrUnexpectedEOF)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", body)
+		for _, value := range tt.types {
+			r.Header.Add("Content-Type", value)
+		}
+		text, err := httpjson.Body(httptest.NewRecorder(), r, 10)
+		if tt.status == 0 {
+			require.NoError(t, err)
+			assert.Equal(t, tt.body, string(text))
+			return
+		}
+		var refusal *httpjson.Error
+		require.ErrorAs(t, err, &refusal)
+		assert.Equal(t, tt.status, refusal.Status)
+	})
 }
 
 func TestAnswers(t *testing.T) {

@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -10,12 +9,12 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
 const ms = time.Millisecond
 
-// A trial asks for permits of a limiter of a million a second, by a Planner, in a time of
-// its own. Answers take a millisecond.
+// A trial asks for permits of a limiter of a million a second, by a Planner, in a time of its own. Answers take a millisecond.
 type trial struct {
 	lease.Planner
 
@@ -43,8 +42,7 @@ func (t *trial) ask() (asked, ahead int64) {
 	return asked, ahead
 }
 
-// use asks as often as a program must that uses that many permits a second, for a while, and
-// returns how often that was.
+// use asks as often as a program must that uses that many permits a second, for a while, and returns how often that was.
 func (t *trial) use(permits float64, d time.Duration) (calls int) {
 	for end := t.now.Add(d); t.now.Before(end); calls++ {
 		_, ahead := t.ask()
@@ -195,28 +193,24 @@ func TestLease_CountsEachPermitOnce(t *testing.T) {
 		const size = 1000
 		a := lease.New(size, time.Now(), time.Hour)
 		var used, back atomic.Int64
-		var all sync.WaitGroup
-		for g := range int64(4) {
-			all.Go(func() {
-				for i := range int64(100) {
-					permits := (g + i) % 7
-					left, unused := a.Take(permits)
-					back.Add(unused)
-					switch {
-					case left < 0:
-					case i%5 == 0 && a.Return(permits):
-					case i%5 == 0:
-						back.Add(permits)
-					default:
-						used.Add(permits)
-					}
-					if g == 0 && i == 90 {
-						back.Add(a.End())
-					}
+		limitertest.Together(4, func(g int) {
+			for i := range 100 {
+				permits := int64(g+i) % 7
+				left, unused := a.Take(permits)
+				back.Add(unused)
+				switch {
+				case left < 0:
+				case i%5 == 0 && a.Return(permits):
+				case i%5 == 0:
+					back.Add(permits)
+				default:
+					used.Add(permits)
 				}
-			})
-		}
-		all.Wait()
+				if g == 0 && i == 90 {
+					back.Add(a.End())
+				}
+			}
+		})
 		back.Add(a.End())
 		assert.EqualValues(t, size, used.Load()+back.Load())
 	}

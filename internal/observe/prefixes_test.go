@@ -9,8 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Limiters of keys that are made for each request, under prefixes without end, take no
-// memory without end.
+// Limiters of keys that are made for each request, under prefixes without end, take no memory without end.
 func TestPrefixes_AreBounded(t *testing.T) {
 	t.Parallel()
 	var p Prefixes

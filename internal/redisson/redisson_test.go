@@ -25,19 +25,10 @@ func TestKeysOfNamesKeysAsRedissonDoes(t *testing.T) {
 func TestOther(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ prefix, name, want string }{
-		{"p:", "p:{ann}:value", "p:{ann}"},
-		{"p:", "p:{ann}:value:0d1f5e4c-3ae5-4b5e-8f5a-7d3c1c2b9a10", "p:{ann}"},
-		{"p:", "p:{ann}:valued:value", "p:{ann}:valued"},
-		{"p:", "p:ann:value:x", ""},
-		{"p:", "p:ann}:value:x", "p:ann"},
-		{"p:", "p:ann}:permits:x", "p:ann"},
-		{"", "{{a}}:value", "{{a}}"},
-		{"", "a{:value", "a{"},
-		{"p:", "p:}:value:x", ""},
-		{"{shop}:", "{shop}:a:value", "{shop}:a"},
-		{"{shop}:", "{shop}:value", ""},
-		{"", "ann:value:x", ""},
-		{"", "{ann}", "ann"},
+		{"p:", "p:{ann}:value", "p:{ann}"}, {"p:", "p:{ann}:value:0d1f5e4c-3ae5-4b5e-8f5a-7d3c1c2b9a10", "p:{ann}"},
+		{"p:", "p:{ann}:valued:value", "p:{ann}:valued"}, {"p:", "p:ann:value:x", ""}, {"p:", "p:ann}:value:x", "p:ann"},
+		{"p:", "p:ann}:permits:x", "p:ann"}, {"", "{{a}}:value", "{{a}}"}, {"", "a{:value", "a{"}, {"p:", "p:}:value:x", ""},
+		{"{shop}:", "{shop}:a:value", "{shop}:a"}, {"{shop}:", "{shop}:value", ""}, {"", "ann:value:x", ""}, {"", "{ann}", "ann"},
 		{"", "{ann", "ann:value:..."},
 	} {
 		assert.Equal(t, tt.want, redisson.Other(tt.prefix, tt.name), "%q of %q", tt.name, tt.prefix)

@@ -3,7 +3,6 @@ package refusal_test
 import (
 	"fmt"
 	"math"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,16 +74,12 @@ func TestGrantsCountFromTheFirstHandle(t *testing.T) {
 	t.Parallel()
 	for range 50_000 {
 		counts := &refusal.Counts{}
-		var wg sync.WaitGroup
-		for range 2 {
-			wg.Go(func() {
-				c := counts.NewCache("key")
-				before := c.Now()
-				counts.Granted("key")
-				assert.NotEqual(t, before, c.Now())
-			})
-		}
-		wg.Wait()
+		limitertest.Together(2, func(int) {
+			c := counts.NewCache("key")
+			before := c.Now()
+			counts.Granted("key")
+			assert.NotEqual(t, before, c.Now())
+		})
 	}
 }
 
