@@ -30,44 +30,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// answered is an error that Redis answered.
 type answered = redistest.AnswerError
 
-// outages are errors that say that Redis did not decide, by whether it may have done
-// what it was asked.
+// outages are errors that say that Redis did not decide, by whether it may have done what it was asked.
 var outages = map[bool][]error{
 	false: {
 		answered("LOADING Redis is loading the dataset in memory"),
-		answered("CLUSTERDOWN The cluster is down"),
-		answered("READONLY You can't write against a read only replica."),
+		answered("CLUSTERDOWN The cluster is down"), answered("READONLY You can't write against a read only replica."),
 		answered("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."),
 		answered("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk."),
 		answered("NOREPLICAS Not enough good replicas to write."),
 		answered("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."),
-		answered("OOM command not allowed when used memory > 'maxmemory'."),
-		answered("TRYAGAIN Multiple keys request during rehashing of slot"),
-		answered("NOAUTH Authentication required."),
-		answered("WRONGPASS invalid username-password pair or user is disabled."),
+		answered("OOM command not allowed when used memory > 'maxmemory'."), answered("TRYAGAIN Multiple keys request during rehashing of slot"),
+		answered("NOAUTH Authentication required."), answered("WRONGPASS invalid username-password pair or user is disabled."),
 		answered("DENIED Redis is running in protected mode because protected mode is enabled"),
-		answered("NOPERM this user has no permissions to run the 'evalsha' command"),
-		answered("ERR invalid password"),
+		answered("NOPERM this user has no permissions to run the 'evalsha' command"), answered("ERR invalid password"),
 		answered("ERR AUTH <password> called without any password configured for the default user."),
-		answered("ERR Client sent AUTH, but no password is set"),
-		answered("ERR Protocol error: unauthenticated multibulk length"),
-		answered("ERR Connection refused"), // twemproxy
-		answered("ERR No route to host"),
+		answered("ERR Client sent AUTH, but no password is set"), answered("ERR Protocol error: unauthenticated multibulk length"),
+		answered("ERR Connection refused"), answered("ERR No route to host"), // twemproxy
 		answered("no upstream host"),                   // Envoy
 		answered("ERR no server connection avaliable"), //nolint:misspell // as Predixy writes it
-		answered("ERR max number of clients reached"),
-		answered("ERR upstream said: You can't write against a read-only replica."),
-		answered("ERR LOADING Redis is loading the dataset in memory"),
-		answered("NOPERM the user has no rights any more"),
+		answered("ERR max number of clients reached"), answered("ERR upstream said: You can't write against a read-only replica."),
+		answered("ERR LOADING Redis is loading the dataset in memory"), answered("NOPERM the user has no rights any more"),
 		answered("ERR Error running script (call to f_1): @user_script:1: Script killed by user with SCRIPT KILL..."),
-		redis.ErrPoolTimeout,
-		redis.ErrPoolExhausted,
+		redis.ErrPoolTimeout, redis.ErrPoolExhausted,
 		&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
-		errors.New("redis: all sentinels specified in configuration are unreachable"),
-		errors.New("redis: all ring shards are down"),
+		errors.New("redis: all sentinels specified in configuration are unreachable"), errors.New("redis: all ring shards are down"),
 		errors.New("redis: cluster has no nodes"),
 	},
 	true: {
@@ -99,10 +87,8 @@ var mistakes = []error{
 	answered("ERR handle request, command 'EVALSHA' is not allowed"), // Codis
 	answered("ERR command 'evalsha' not support for normal user"),    // Alibaba Cloud's proxy
 	answered("ERR eval/evalsha command keys must be in same slot"),   // the same
-	answered("ERR wrong number of arguments for 'evalsha' command"),
-	answered("ERR value is not an integer or out of range"),
-	answered("ERR DB index is out of range"),
-	answered("ERR Protocol error: invalid bulk length"),
+	answered("ERR wrong number of arguments for 'evalsha' command"), answered("ERR value is not an integer or out of range"),
+	answered("ERR DB index is out of range"), answered("ERR Protocol error: invalid bulk length"),
 	answered("ERR user_script:1: Script attempted to access nonexistent global variable 'x' script: 5f, on @user_script:1."),
 	answered("ERR Error compiling script (new function): user_script:1: '=' expected near 'x'"),
 	answered("ERR Error running script (call to f_1): @user_script:1: user_script:1: attempt to index a nil value"),
@@ -146,6 +132,9 @@ func TestErrUnavailable_Outages(t *testing.T) {
 			require.NotErrorIs(t, err, rratelimiter.ErrUnavailable)
 			assert.NotErrorIs(t, err, rratelimiter.ErrUnknownOutcome)
 		}
+		err := fails(mistakes[0]) // as a node of a cluster answers a client that knows no other
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		assert.ErrorContains(t, err, "redis.NewClusterClient")
 	})
 }
 
@@ -153,9 +142,8 @@ func isRead(name string) bool {
 	return limitertest.Reads[name] || strings.HasSuffix(name, ", Threshold")
 }
 
-// A panic reaches those in whose flight it happens, whatever limiter they ask, whatever
-// their contexts and wherever it is recovered. It leaves nothing behind that later calls
-// would wait for.
+// A panic reaches those in whose flight it happens, whatever limiter they ask, whatever their contexts and wherever it is
+// recovered. It leaves nothing behind that later calls would wait for.
 func TestHookPanic_ReachesAllInItsFlight(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, kinds, func(t *testing.T, opt redistest.Options) {
@@ -388,19 +376,6 @@ func TestAnswers_OfAServerThatIsNone(t *testing.T) {
 				assert.NotContains(t, err.Error(), "panic", "%v", answer)
 			}
 		}
-	})
-}
-
-// A node of a cluster sends its client to another: that of a client that can't follow is a mistake, not an outage.
-func TestErrUnsupported_ClientKnowsOneNode(t *testing.T) {
-	t.Parallel()
-	eachQuestion(t, nil, func(t *testing.T, q *question) {
-		q.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, _ func() error) error {
-			return redistest.Fail(cmds, mistakes[0])
-		}))
-		err := q.ask(t.Context(), "{key}")
-		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
-		assert.ErrorContains(t, err, "redis.NewClusterClient")
 	})
 }
 

@@ -22,8 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// A scene is a Client that is observed, whose server can hang, and another Client whose
-// server never does.
+// A scene is a Client that is observed, whose server can hang, and another Client whose server never does.
 type scene struct {
 	client *rratelimiter.Client
 	other  *rratelimiter.Client
@@ -32,12 +31,7 @@ type scene struct {
 	told   *limitertest.Recorder
 }
 
-// duringOutages runs test in a bubble, with a Client that has a policy.
-func duringOutages(t *testing.T, how limit.Failure, test func(t *testing.T, s *scene)) {
-	t.Helper()
-	observed(t, test, rratelimiter.WithFailure(how))
-}
-
+// observed runs test in a bubble, with a Client of these options.
 func observed(t *testing.T, test func(t *testing.T, s *scene), opts ...rratelimiter.Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,12 +46,10 @@ func observed(t *testing.T, test func(t *testing.T, s *scene), opts ...rratelimi
 	})
 }
 
-// limiter returns one of that many permits an hour.
 func (s *scene) limiter(name string, rate int64) *rratelimiter.RateLimiter {
 	return limitertest.ByDefault(s.client, name, rratelimiter.PerHour(rate))
 }
 
-// taking returns a Take of one permit of a key.
 func taking(ctx context.Context, l limit.Limiter) func() (bool, error) {
 	return func() (bool, error) {
 		d, err := l.Take(ctx, "ann", 1)
@@ -104,17 +96,18 @@ func (s *scene) checkAskedAgain(t *testing.T) {
 func atOnce(t *testing.T, call func() (bool, error)) bool {
 	t.Helper()
 	start := time.Now()
-	granted, err := call()
-	require.NoError(t, err)
+	granted := limitertest.Must(call())(t)
 	assert.LessOrEqual(t, time.Since(start), 5*time.Millisecond)
 	return granted
 }
 
-// outageTests are made by a Client with that policy.
-var outageTests = map[string]struct {
+// An outageTest is made by a Client with that policy.
+type outageTest struct {
 	how limit.Failure
 	run func(t *testing.T, s *scene)
-}{
+}
+
+var outageTests = map[string]outageTest{
 	"FailOpen": {limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := s.limiter("orders", 5)
 		limitertest.MustAcquire(t, l, 5)
@@ -174,9 +167,7 @@ var outageTests = map[string]struct {
 		limitertest.MustRefuse(t, l, 11)
 
 		start := time.Now()
-		granted, err := l.TryAcquire(t.Context(), 1, 10*time.Second)
-		require.NoError(t, err)
-		assert.False(t, granted)
+		assert.False(t, limitertest.Must(l.TryAcquire(t.Context(), 1, 10*time.Second))(t))
 		assert.Equal(t, 10*time.Second, time.Since(start))
 		require.NoError(t, l.Acquire(t.Context(), 1))
 		assert.InDelta(t, 60, time.Since(start).Seconds(), 15)
@@ -210,9 +201,7 @@ var outageTests = map[string]struct {
 		s.hook.hang(true)
 		all := func() (bool, error) { return s.client.TryAcquireAll(t.Context(), 0, many.Claim(1), few.Claim(1)) }
 		for i := range 3 {
-			granted, err := all()
-			require.NoError(t, err)
-			assert.Equal(t, i < 2, granted)
+			assert.Equal(t, i < 2, limitertest.Must(all())(t))
 		}
 		for range 100 {
 			assert.False(t, atOnce(t, all))
@@ -238,8 +227,7 @@ var outageTests = map[string]struct {
 			assert.Equal(t, limit.FromLocal, d.Source)
 		}
 		start := time.Now()
-		granted, err := s.client.TryAcquireAll(t.Context(), 2*time.Second, limitertest.Claims(8, limiters...)...)
-		require.NoError(t, err)
+		granted := limitertest.Must(s.client.TryAcquireAll(t.Context(), 2*time.Second, limitertest.Claims(8, limiters...)...))(t)
 		assert.False(t, granted, "more than there ever are")
 		assert.Equal(t, 2*time.Second, time.Since(start))
 	}},
@@ -255,8 +243,7 @@ var outageTests = map[string]struct {
 		assert.True(t, atOnce(t, take))
 		s.checkAskedAgain(t)
 	}},
-	// Refusals, callers who go, limiters without a rate, and deadlines that end while a caller
-	// waits for permits are no outage.
+	// Refusals, callers who go, limiters without a rate, and deadlines that end while a caller waits for permits are no outage.
 	"the breaker stays closed": {limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := limitertest.ByDefault(s.client, "{s}a", limitertest.Every(1, time.Hour))
 		other := limitertest.ByDefault(s.client, "{s}b", limitertest.Every(9, time.Hour))
@@ -281,8 +268,7 @@ var outageTests = map[string]struct {
 		}
 		limitertest.MustRefuse(t, l, 1)
 	}},
-	// Calls go to a server that answers probes and decides nothing ever more rarely, and soon
-	// again once it has decided one.
+	// Calls go to a server that answers probes and decides nothing ever more rarely, and soon again once it has decided one.
 	"the breaker backs off": {limit.FailOpen(), func(t *testing.T, s *scene) {
 		l := s.limiter("orders", 1)
 		limitertest.MustAcquire(t, l, 1)
@@ -298,9 +284,7 @@ var outageTests = map[string]struct {
 			require.Less(t, time.Since(back), 31*time.Second)
 		}
 		down = true
-		for range 3 {
-			limitertest.MustAcquire(t, l, 1)
-		}
+		require.Equal(t, 3, limitertest.Grants(t, l, 3))
 		down = false
 		time.Sleep(200 * time.Millisecond)
 		limitertest.MustRefuse(t, l, 1)
@@ -322,8 +306,7 @@ var outageTests = map[string]struct {
 		require.NoError(t, l.Release(t.Context(), 2))
 		assert.Equal(t, before+2, limitertest.Available(t, other))
 	}},
-	// What one handle lets through, another one with other options does not release: its
-	// callers hold permits that were charged.
+	// What one handle lets through, another one with other options does not release: its callers hold permits that were charged.
 	"Release skips what another handle let through": {limit.FailClosed(), func(t *testing.T, s *scene) {
 		rate := rratelimiter.WithDefault(limitertest.Every(6, time.Hour))
 		handle := func(opts ...rratelimiter.LimiterOption) *rratelimiter.RateLimiter {
@@ -345,8 +328,7 @@ var outageTests = map[string]struct {
 		require.NoError(t, handle(rratelimiter.WithShadow()).Release(t.Context(), 3))
 		assert.Equal(t, int64(6), limitertest.Available(t, plain))
 	}},
-	// Close fails those who wait for a local limiter, and returns when they are done. What a
-	// policy granted is not released after it.
+	// Close fails those who wait for a local limiter, and returns when they are done. What a policy granted is not released after it.
 	"Close": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		l, other := s.limiter("{s}a", 6), s.limiter("{s}b", 6)
 		s.fail(t, l)
@@ -376,12 +358,7 @@ var outageTests = map[string]struct {
 
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	for name, test := range outageTests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			duringOutages(t, test.how, test.run)
-		})
-	}
+	limitertest.Each(t, outageTests, func(t *testing.T, test outageTest) { observed(t, test.run, rratelimiter.WithFailure(test.how)) })
 }
 
 type ofKeys func(c *rratelimiter.Client, rate int64, how rratelimiter.LimiterOption) limit.Returner
@@ -402,11 +379,11 @@ var limitersOfKeys = map[string]ofKeys{
 	},
 }
 
-// eachOfKeys runs test with each of limitersOfKeys, by that policy.
 func eachOfKeys(t *testing.T, rate int64, how limit.Failure, test func(t *testing.T, s *scene, l limit.Returner)) {
 	t.Helper()
 	limitertest.Each(t, limitersOfKeys, func(t *testing.T, open ofKeys) {
-		duringOutages(t, how, func(t *testing.T, s *scene) { test(t, s, open(s.client, rate, rratelimiter.WithFailure(how))) })
+		policy := rratelimiter.WithFailure(how)
+		observed(t, func(t *testing.T, s *scene) { test(t, s, open(s.client, rate, policy)) }, policy)
 	})
 }
 
@@ -420,9 +397,9 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 		"open":  {limit.FailOpen(), []int64{3, 3, 3, 3, 3}},
 		"local": {limit.FailLocal(0.5), []int64{3, 1, 0, 0, 0}},
 	}, func(t *testing.T, test row) {
-		duringOutages(t, test.how, func(t *testing.T, s *scene) {
-			l := s.limiter("orders", 8)
-			keys := fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, rratelimiter.WithFailure(test.how))
+		policy := rratelimiter.WithFailure(test.how)
+		observed(t, func(t *testing.T, s *scene) {
+			l, keys := s.limiter("orders", 8), fixedwindow.New(s.client, fixedwindow.Config{Limit: 8, Window: time.Hour}, policy)
 			s.hook.hang(true)
 			for i, want := range test.want {
 				n, d, err := l.TakeUpTo(t.Context(), 3)
@@ -431,7 +408,7 @@ func TestTakeUpToDuringAnOutage(t *testing.T) {
 				assert.Equal(t, []int64{want, want}, []int64{n, ofKey}, "call %d", i)
 				assert.Equal(t, []bool{want > 0, want > 0}, []bool{d.Granted, dOfKey.Granted})
 			}
-		})
+		}, policy)
 	})
 }
 
@@ -465,9 +442,8 @@ func TestFailLocalFollowsTheRate(t *testing.T) {
 		"a shorter interval, by and by":           {time.Hour, time.Minute, take, time.Minute},
 		"a longer interval, by calls of no words": {time.Minute, time.Hour, try, time.Minute},
 	}, func(t *testing.T, test row) {
-		duringOutages(t, limit.FailLocal(1), func(t *testing.T, s *scene) {
-			admin := s.other.RateLimiter("orders")
-			limitertest.MustTrySetRate(t, admin, limitertest.Every(20, test.before))
+		observed(t, func(t *testing.T, s *scene) {
+			admin := limitertest.NewLimiterOf(t, s.other, "orders", limitertest.Every(20, test.before))
 			l := s.client.RateLimiter("orders")
 			test.call(t, l)
 			synctest.Wait()
@@ -482,6 +458,6 @@ func TestFailLocalFollowsTheRate(t *testing.T) {
 			limitertest.MustRefuse(t, l, 18)
 			time.Sleep(10 * time.Second)
 			limitertest.MustAcquire(t, l, 20)
-		})
+		}, rratelimiter.WithFailure(limit.FailLocal(1)))
 	})
 }

@@ -110,7 +110,6 @@ func TestBreaker_ShortDeadlinesDoNotOpenIt(t *testing.T) {
 	})
 }
 
-// refuse answers some scripts with an error.
 func (s *scene) refuse(text string, of func(sha any) bool) {
 	s.rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
 		if len(cmds) == 1 && cmds[0].Name() == "evalsha" && of(cmds[0].Args()[1]) {
@@ -136,26 +135,22 @@ func waits(t *testing.T, l *rratelimiter.RateLimiter, lasting time.Duration) flo
 // A hook of the Redis client's that panics ends no program, on whichever goroutine.
 func TestHooksThatPanicDuringAnOutage(t *testing.T) {
 	t.Parallel()
-	for _, inline := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			_, m := redistest.Mini(t)
-			rdb := redistest.MiniClient(t, m, &redistest.Options{ContextTimeoutEnabled: inline})
-			hook := newHanging(rdb)
-			client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
-			l := limitertest.ByDefault(client, "orders", limitertest.Every(50, time.Hour))
-			hook.hang(true)
-			for range 3 {
-				limitertest.MustAcquire(t, l, 1)
-			}
-			hook.hang(false)
-			for _, script := range []*lua.Script{lua.Probe, lua.Config} {
-				rdb.AddHook(limitertest.BeforeScript(script, func() { panic("a hook") }))
-			}
-			time.Sleep(5 * time.Second)
-			limitertest.MustAcquire(t, l, 1)
-			time.Sleep(time.Minute)
-		})
-	}
+	limitertest.Bubbles(t, kinds, func(t *testing.T, opt redistest.Options) {
+		_, m := redistest.Mini(t)
+		rdb := redistest.MiniClient(t, m, &opt)
+		hook := newHanging(rdb)
+		client := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailLocal(1)))
+		l := limitertest.ByDefault(client, "orders", limitertest.Every(50, time.Hour))
+		hook.hang(true)
+		require.Equal(t, 3, limitertest.Grants(t, l, 3))
+		hook.hang(false)
+		for _, script := range []*lua.Script{lua.Probe, lua.Config} {
+			rdb.AddHook(limitertest.BeforeScript(script, func() { panic("a hook") }))
+		}
+		time.Sleep(5 * time.Second)
+		limitertest.MustAcquire(t, l, 1)
+		time.Sleep(time.Minute)
+	})
 }
 
 func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
@@ -163,18 +158,11 @@ func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
 	limitertest.BothTypes(t, func(t *testing.T, kind rratelimiter.RateType) {
 		redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 			client := limitertest.NewClient(t, rdb, rratelimiter.WithClientID("id"))
-			l := client.RateLimiter(redistest.Name(t))
-			limitertest.MustTrySetRate(t, l, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Second})
+			l := limitertest.NewLimiterOf(t, client, redistest.Name(t), rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Second})
 			peer := limitertest.Java{Redis: rdb, Name: l.Name(), ID: "id", Fast: time.Minute}
-			granted, err := peer.TryAcquire(t, 10)
-			require.NoError(t, err)
-			require.True(t, granted)
+			require.True(t, limitertest.Must(peer.TryAcquire(t, 10))(t))
 
-			d, err := l.Take(t.Context(), 1)
-			require.NoError(t, err)
-			assert.False(t, d.Granted)
-			assert.Equal(t, time.Second, d.RetryAfter)
-			assert.Equal(t, time.Second, d.ResetAfter)
+			assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: time.Second, ResetAfter: time.Second}, limitertest.Take(t, l, 1))
 			time.Sleep(time.Second)
 			limitertest.MustAcquire(t, l, 10)
 		})
@@ -217,9 +205,7 @@ func TestReadOnly_InWordsOfAProxyIsMetOnceByAConnection(t *testing.T) {
 			met.Add(1)
 			return redistest.Instead("eval", `return redis.error_reply("ERR READONLY You can't write against a read only replica.")`, "0")
 		})
-		together := func() {
-			limitertest.Together(20, func(int) { limitertest.MustAcquire(t, l, 1) })
-		}
+		together := func() { limitertest.Together(20, func(int) { limitertest.MustAcquire(t, l, 1) }) }
 		for _, each := range []func(){func() { limitertest.MustAcquire(t, l, 1) }, together} {
 			each()
 			old.Store(last.Load())
@@ -312,10 +298,8 @@ func raise(most *atomic.Int64, to int64) {
 	}
 }
 
-// call is a call of a limiter, of a key.
 type call func(ctx context.Context, key string) error
 
-// A question is one of a Client's questions.
 type question struct {
 	name   string
 	rdb    redistest.Client
@@ -327,8 +311,7 @@ func (q *question) limiter(key string) *rratelimiter.RateLimiter {
 	return limitertest.ByDefault(q.client, key, rratelimiter.PerHour(1000))
 }
 
-// questions are calls of all limiters, each of a key of its own. The sliding log's
-// thresholds are at the key of that name.
+// questions are calls of all limiters, each of a key of its own. The sliding log's thresholds are at the key of that name.
 func (q *question) questions(thresholds string) map[string]call {
 	c, rdb, of := q.client, q.rdb, q.limiter
 	log := slidinglog.New(limitertest.OpenClient(rdb), slidinglog.Config{Limit: 1000, Window: time.Hour, Thresholds: thresholds})
@@ -356,7 +339,6 @@ func (q *question) questions(thresholds string) map[string]call {
 	return all
 }
 
-// eachQuestion runs test in a bubble for each of questions.
 func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, q *question)) {
 	t.Helper()
 	names := map[string]string{}
@@ -372,9 +354,8 @@ func eachQuestion(t *testing.T, opt *redistest.Options, test func(t *testing.T, 
 	})
 }
 
-// Whatever is asked of a server that hangs, and however many ask: each is answered
-// within a call's time, or when its own is over, few round trips are under way, and
-// nothing more is sent for those who have gone.
+// Whatever is asked of a server that hangs, and however many ask: each is answered within a call's time, or when its own is over,
+// few round trips are under way, and nothing more is sent for those who have gone.
 func TestHungServer_CallsEndInTime(t *testing.T) {
 	t.Parallel()
 	eachQuestion(t, &redistest.Options{PoolSize: 256}, func(t *testing.T, q *question) {

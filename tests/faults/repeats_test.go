@@ -81,8 +81,7 @@ func (v verb) happensOnce(t *testing.T, rdb redistest.Client, what, fault, versi
 	}
 }
 
-// A Settle that failed is repeated with the same number, and charges once, also if the first
-// arrives last.
+// A Settle that failed is repeated with the same number, and charges once, also if the first arrives last.
 func TestSettle_RepeatAfterErrorChargesOnce(t *testing.T) {
 	t.Parallel()
 	for _, used := range []int64{0, 1, 9, 20} {
@@ -152,7 +151,6 @@ type interference struct {
 	given      three // back by that
 }
 
-// interfere runs test for each row and layout.
 func interfere(t *testing.T, rows map[string]interference, test func(t *testing.T, rdb redistest.Client, tt interference, version string)) {
 	t.Helper()
 	for name, tt := range rows {
@@ -201,8 +199,7 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 			call := tt.begin(t, w)
 			w.take(t, tt.inUse)
 			w.meet(fault, tt.scripts)
-			more, err := call()
-			require.NoError(t, err)
+			more := limitertest.Must(call())(t)
 			held := tt.inUse.add(more)
 			w.checkSoon(t, held, "before")
 			tt.interferes(t, w)
@@ -284,9 +281,8 @@ func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 	})
 }
 
-// A caller whose request was granted holds its permits, less those that another gave back if
-// it was granted before; another holds none. Of a batch none can say whose were
-// given back.
+// A caller whose request was granted holds its permits, less those that another gave back if it was granted before; another holds
+// none. Of a batch none can say whose were given back.
 func checkInterfered(t *testing.T, w *bundle, requests []limitertest.Request, given int64) {
 	t.Helper()
 	var granted int64
@@ -319,8 +315,7 @@ func TestRepeat_OfSeveralCalls(t *testing.T) {
 	older := func(t *testing.T, w *limitertest.Wire) { w.ManyRows(t, time.Minute, 600) }
 	limitertest.VirtualServer(t, map[string]row{
 		"for newer members": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){2: newer}, 1400 + 600},
-		// The members searched so far are released, so the attempt's is among those already
-		// passed.
+		// The members searched so far are released, so the attempt's is among those already passed.
 		"for newer members that go": {1400, 900, nil, map[int]func(*testing.T, *limitertest.Wire){
 			2: newer,
 			3: func(t *testing.T, w *limitertest.Wire) {
@@ -396,8 +391,7 @@ func TestTryAcquireAll_AttemptArrivesDuringRepeat(t *testing.T) {
 	}
 }
 
-// A short interval's member has run out and gone before the repeat: the others
-// tell that it was there.
+// A short interval's member has run out and gone before the repeat: the others tell that it was there.
 func TestTryAcquireAll_RepeatKnowsWhatHasRunOut(t *testing.T) {
 	t.Parallel()
 	eachLayout(t, "run out", func(t *testing.T, rdb redistest.Client, version string) {
@@ -440,8 +434,7 @@ func TestRepeat_LongOnItsWayFindsFirstAttempt(t *testing.T) {
 	}
 }
 
-// A Release of the same Client waits for the repeat: until then the permits to release are
-// unknown.
+// A Release of the same Client waits for the repeat: until then the permits to release are unknown.
 func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -476,8 +469,7 @@ func TestRelease_WaitsForCallInDoubt(t *testing.T) {
 	})
 }
 
-// A member to give back is found by its id if others have shrunk it, however many newer members
-// come and go meanwhile.
+// A member to give back is found by its id if others have shrunk it, however many newer members come and go meanwhile.
 func TestGiveBackFindsItsMember(t *testing.T) {
 	t.Parallel()
 	limitertest.VirtualServer(t, map[string]map[int]int{ // how many members come before each call; below 0: go

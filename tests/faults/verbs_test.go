@@ -117,7 +117,6 @@ func verbs() map[string]verb {
 	return all
 }
 
-// begin prepares the call.
 func (v verb) begin(t *testing.T, w *bundle) (do func() (three, error)) {
 	if v.open != nil {
 		return v.open(t, w)
@@ -145,7 +144,6 @@ func (v verb) long() verb {
 	return v
 }
 
-// try returns a TryAcquire for each.
 func try(permits ...int64) (requests []limitertest.Request) {
 	for _, n := range permits {
 		requests = append(requests, limitertest.TryFor(n))
@@ -153,7 +151,6 @@ func try(permits ...int64) (requests []limitertest.Request) {
 	return requests
 }
 
-// reserve returns a Reserve for each.
 func reserve(opts []rratelimiter.ReserveOption, permits ...int64) (requests []limitertest.Request) {
 	for _, n := range permits {
 		requests = append(requests, limitertest.ReserveFor(n, opts...))
@@ -202,8 +199,7 @@ func takesAll(inUse three, permits int64, timeout time.Duration, want int64) ver
 	}
 }
 
-// claims is a TakeAll of different numbers or, with a settlement, a ReserveAll that is settled. It is refused if not
-// all are free.
+// claims is a TakeAll of different numbers or, with a settlement, a ReserveAll that is settled. It is refused if not all are free.
 func claims(permits three, settled *three, opts ...rratelimiter.ReserveOption) verb {
 	inUse, held := three{1, 2, 3}, permits
 	if settled != nil {
@@ -278,7 +274,6 @@ func (c settleCase) in() int64 {
 	return min(c.used, max(0, 6-c.released)) + max(0, c.used-6)
 }
 
-// reserve makes the reservation.
 func (c settleCase) reserve(t *testing.T, w *bundle) *rratelimiter.Reservation {
 	t.Helper()
 	r := limitertest.Reserve(t, w.RateLimiter, 6, c.opts...)
@@ -431,8 +426,7 @@ func operates(name string) verb {
 	return verb{
 		inUse: three{6}, once: !limitertest.Reads[name] && !limitertest.Acquires[name], brief: true,
 		open: func(t *testing.T, w *bundle) func() (three, error) {
-			twin := w.OtherClient.RateLimiter(redistest.Name(t))
-			limitertest.MustTrySetRate(t, twin, limitertest.Hourly(10))
+			twin := limitertest.NewLimiterOf(t, w.OtherClient, redistest.Name(t), limitertest.Hourly(10))
 			limitertest.MustAcquire(t, twin, 6)
 			prepare := func(l *rratelimiter.RateLimiter) {
 				switch name {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -114,7 +113,6 @@ func (v verb) wires(t testing.TB, rdb redistest.Client, rate int64, version stri
 	return w
 }
 
-// take lets the other Client take permits.
 func (w *bundle) take(t testing.TB, permits three) {
 	t.Helper()
 	for i, n := range permits {
@@ -141,7 +139,6 @@ func (w *bundle) meet(fault string, scripts []*lua.Script, before ...func(s *lua
 	})
 }
 
-// release releases permits of each limiter, 0 for none.
 func release(t testing.TB, limiters []*rratelimiter.RateLimiter, permits three) {
 	t.Helper()
 	for i, n := range permits {
@@ -158,9 +155,7 @@ func (w *bundle) tryAll(ctx context.Context, permits int64, timeout time.Duratio
 
 func (w *bundle) mustTryAll(t testing.TB, permits int64) {
 	t.Helper()
-	got, err := w.tryAll(t.Context(), permits, 0)
-	require.NoError(t, err)
-	require.Equal(t, permits, got)
+	require.Equal(t, permits, limitertest.Must(w.tryAll(t.Context(), permits, 0))(t))
 }
 
 func (w *bundle) checkAll(t testing.TB, held three, when string) bool {
@@ -256,29 +251,20 @@ func shortIDs(version string) bool {
 // A short id at a member of this millisecond is the call's own, whose request came twice.
 func TestTryAcquire_DuplicateWithShortID(t *testing.T) {
 	t.Parallel()
-	for _, layout := range []string{"B", "C"} {
-		synctest.Test(t, func(t *testing.T) {
-			rdb, m := redistest.Mini(t)
-			proxy := redistest.MiniProxy(t, m)
-			client := limitertest.NewClient(t, proxy.Client(t, nil), rratelimiter.WithRedissonVersion(limitertest.MembersOf[layout]))
-			byDefault := rratelimiter.WithDefault(limitertest.Hourly(10))
-			a, b := client.RateLimiter("{s}a", byDefault), client.RateLimiter("{s}b", byDefault)
-			proxy.OnCommand(func(c redistest.Command) redistest.Action {
-				if c.Name() == "eval" || c.Name() == "evalsha" {
-					return redistest.DuplicateLast
-				}
-				return redistest.Pass
-			})
-			limitertest.MustAcquire(t, a, 3)
-			assert.True(t, limitertest.TryAll(t, client, 2, a, b))
-			r := limitertest.Reserve(t, a, 1)
-			require.NoError(t, r.Settle(t.Context(), 4))
-			limitertest.MustAcquire(t, b, 8)
-			assert.EqualValues(t, 3+2+4, limitertest.InUse(t, rdb, limitertest.KeysOf(a).Permits))
-			assert.EqualValues(t, 2+8, limitertest.InUse(t, rdb, limitertest.KeysOf(b).Permits))
-			proxy.Settle(t)
-		})
-	}
+	limitertest.Bubbles(t, limitertest.Rows("B", "C"), func(t *testing.T, layout string) {
+		rdb, m := redistest.Mini(t)
+		proxy := redistest.MiniProxy(t, m)
+		client := limitertest.NewClient(t, proxy.Client(t, nil), rratelimiter.WithRedissonVersion(limitertest.MembersOf[layout]))
+		a, b := limitertest.ByDefault(client, "{s}a", limitertest.Hourly(10)), limitertest.ByDefault(client, "{s}b", limitertest.Hourly(10))
+		proxy.OnCommand(limitertest.OnEach("eval", redistest.DuplicateLast))
+		limitertest.MustAcquire(t, a, 3)
+		assert.True(t, limitertest.TryAll(t, client, 2, a, b))
+		require.NoError(t, limitertest.Reserve(t, a, 1).Settle(t.Context(), 4))
+		limitertest.MustAcquire(t, b, 8)
+		assert.EqualValues(t, 3+2+4, limitertest.InUse(t, rdb, limitertest.KeysOf(a).Permits))
+		assert.EqualValues(t, 2+8, limitertest.InUse(t, rdb, limitertest.KeysOf(b).Permits))
+		proxy.Settle(t)
+	})
 }
 
 // lose loses the first answers of calls for permits. Before the last of them is lost it calls meanwhile.
@@ -341,8 +327,7 @@ func TestRepeat_AsksAnewOnceItsGrantHasRunOut(t *testing.T) {
 				if ask == nil {
 					ask = func(*limitertest.Wire) (int64, error) { return limitertest.Counted(4, f.Try(t, 4), nil) }
 				}
-				got, err := ask(&limitertest.Wire{RateLimiter: f.Limiters[0]})
-				require.NoError(t, err)
+				got := limitertest.Must(ask(&limitertest.Wire{RateLimiter: f.Limiters[0]}))(t)
 				assert.Equal(t, !c.released, got == 4)
 				for i, l := range f.Limiters {
 					assert.Equal(t, 6+got, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
@@ -400,8 +385,7 @@ func (f *fleet) start() *program {
 	over := limitertest.Go(func() {
 		limitertest.Together(workers, func(worker int) {
 			for n := 0; ctx.Err() == nil; n++ {
-				// One request of a program, at a time, may be on its way without a caller: the
-				// next of its worker waits.
+				// One request of a program, at a time, may be on its way without a caller: the next of its worker waits.
 				leaves := time.Minute
 				if worker == 0 && n%2 == 0 {
 					leaves = time.Duration(1+rand.IntN(5000)) * time.Microsecond
