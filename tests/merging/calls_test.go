@@ -66,9 +66,7 @@ var scriptCases = map[string]scriptCase{
 func scriptMember(t *testing.T, word string) string {
 	t.Helper()
 	permits := uint32(word[1] - '0')
-	member, err := codec.Append(nil, codec.LayoutD2, []byte(strings.Repeat(word[:1], 16)), permits)
-	require.NoError(t, err)
-	return string(member)
+	return string(limitertest.Must(codec.Append(nil, codec.LayoutD2, []byte(strings.Repeat(word[:1], 16)), permits))(t))
 }
 
 func TestScript(t *testing.T) {
@@ -78,8 +76,7 @@ func TestScript(t *testing.T) {
 		require.NoError(t, rdb.HSet(t.Context(), keys.Config, "rate", cmp.Or(c.rate, 1000), "interval", 64_000, "type", 0).Err())
 		for word := range strings.FieldsSeq(c.set) {
 			member, at, _ := strings.Cut(word, "@")
-			score, err := strconv.ParseFloat(at, 64)
-			require.NoError(t, err)
+			score := limitertest.Must(strconv.ParseFloat(at, 64))(t)
 			require.NoError(t, rdb.ZAdd(t.Context(), keys.Permits, redis.Z{Score: score, Member: scriptMember(t, member)}).Err())
 		}
 		rdb.PExpire(t.Context(), keys.Permits, time.Hour)
@@ -91,8 +88,7 @@ func TestScript(t *testing.T) {
 			}
 			args = append(args, text)
 		}
-		answer, err := rdb.Eval(t.Context(), lua.Merge.Source, []string{keys.Config, keys.Value, keys.Permits}, args...).Int64Slice()
-		require.NoError(t, err)
+		answer := limitertest.Must(rdb.Eval(t.Context(), lua.Merge.Source, []string{keys.Config, keys.Value, keys.Permits}, args...).Int64Slice())(t)
 		said := strings.Trim(fmt.Sprint(answer[min(3, len(answer)):]), "[]")
 		assert.Equal(t, c.answer, said)
 		var then []string
@@ -127,8 +123,7 @@ func TestMigrate_WhileOthersMerge(t *testing.T) {
 	fresh := add(ids, 16, 0)
 	all, token := redisson.KeysOf(l.Name(), "id").List(), ""
 	for page := 0; ; page++ {
-		reply, err := rdb.Eval(t.Context(), lua.Migrate.Source, all, ids.Next(nil, 256), token).Result()
-		require.NoError(t, err)
+		reply := limitertest.Must(rdb.Eval(t.Context(), lua.Migrate.Source, all, ids.Next(nil, 256), token).Result())(t)
 		words, more := reply.([]any)
 		if !more {
 			assert.EqualValues(t, 300, reply)
@@ -156,10 +151,8 @@ type change struct {
 }
 
 var changes = map[string]change{
-	"Release": {do: limitertest.Release(5), rate: 1000, less: 5},
-	"Reset": {do: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return l.Reset(ctx)
-	}, rate: 1000, starts: true},
+	"Release":                        {do: limitertest.Release(5), rate: 1000, less: 5},
+	"Reset":                          {do: limitertest.Reset, rate: 1000, starts: true},
 	"SetRate":                        {do: limitertest.SetRate(limitertest.Every(500, interval)), rate: 500, starts: true},
 	"SetRate, KeepState":             {do: limitertest.SetRate(limitertest.Every(500, interval), rratelimiter.KeepState()), rate: 500},
 	"UpdateRate, KeepState, shorter": {do: keep(1000, interval/10), rate: 1000},
@@ -170,9 +163,7 @@ var changes = map[string]change{
 	"Rename":                         {do: limitertest.Rename},
 	"made anew":                      {do: limitertest.MakeAnew(limitertest.Every(700, interval)), rate: 700, starts: true},
 	"an expiry that ends":            {do: limitertest.Expire(time.Millisecond)},
-	"Migrate": {do: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
-		return limitertest.Second(l.Migrate(ctx))
-	}, rate: 1000},
+	"Migrate":                        {do: limitertest.Migrate, rate: 1000},
 }
 
 func keep(rate int64, interval time.Duration) limitertest.Change {

@@ -100,7 +100,6 @@ func (s *scene) meet(all map[*lua.Script][]redistest.Action) {
 	})
 }
 
-// faults returns what the words stand for.
 func (s *scene) faults(words string) (all []redistest.Action) {
 	for word := range strings.FieldsSeq(words) {
 		all = append(all, map[string]redistest.Action{
@@ -111,7 +110,6 @@ func (s *scene) faults(words string) (all []redistest.Action) {
 	return all
 }
 
-// sent returns how often the Client has sent the script.
 func (s *scene) sent(script *lua.Script) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +122,6 @@ func (s *scene) rest() {
 	synctest.Wait()
 }
 
-// letGo lets late requests come.
 func (s *scene) letGo() {
 	close(s.late)
 	s.late = make(chan struct{})
@@ -142,12 +139,10 @@ func (s *scene) check(t *testing.T, when string) {
 
 func (s *scene) permits() string { return limitertest.KeysOf(s.RateLimiter).Permits }
 
-// beside returns another limiter of the Client's.
 func (s *scene) beside() *rratelimiter.RateLimiter {
 	return s.Client.RateLimiter("{"+s.Name()+"}:beside", rratelimiter.WithDefault(limitertest.Every(10_000, interval)))
 }
 
-// members returns how many there are.
 func (s *scene) members(t *testing.T) int {
 	t.Helper()
 	return int(s.Mini.ZCard(t.Context(), s.permits()).Val())
@@ -165,7 +160,6 @@ func (s *scene) merged(t *testing.T, most int) {
 	require.LessOrEqual(t, s.members(t), most, "members")
 }
 
-// take takes single permits.
 func (s *scene) take(t *testing.T, n int) {
 	t.Helper()
 	for range n {
@@ -184,7 +178,6 @@ func (s *scene) returnable(t *testing.T, permits int64) (undo func(ctx context.C
 	return undo
 }
 
-// back gives permits back.
 func (s *scene) back(t *testing.T, permits int64, undo func(ctx context.Context) error) {
 	t.Helper()
 	require.NoError(t, undo(t.Context()))
@@ -208,12 +201,9 @@ func (s *scene) nearly(t *testing.T) (undo []func(ctx context.Context) error) {
 // eachFault runs test for what attempts of a call meet, in turn, on a limiter of that rate, with so many connections.
 func eachFault(t *testing.T, rate int64, connections int, test func(t *testing.T, s *scene, faults string)) {
 	t.Helper()
-	rows := map[string]string{}
-	for _, faults := range []string{
-		"none", "drop", "drop cut drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second",
-	} {
-		rows[faults] = strings.TrimPrefix(faults, "none")
-	}
+	rows := limitertest.Rows(
+		"none", "drop", "drop cut drop", "swallow", "cut", "cut drop", "drop cut", "late", "late drop", "drop late", "double", "second")
+	rows["none"] = ""
 	limitertest.Bubbles(t, rows, func(t *testing.T, faults string) { test(t, newScene(t, rate, connections), faults) })
 }
 
@@ -413,9 +403,7 @@ func TestGrantInDoubt_IsNotMerged(t *testing.T) {
 			s.held += 3
 		}},
 		"ReserveAll": {lua.AcquireAll, func(t *testing.T, s *scene) {
-			all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(3))
-			require.NoError(t, err)
-			require.NoError(t, all.Settle(t.Context(), 2))
+			require.NoError(t, limitertest.Must(s.Client.ReserveAll(t.Context(), 0, s.Claim(3)))(t).Settle(t.Context(), 2))
 			s.held += 2
 		}},
 		"Settle": {lua.SettleReservation, func(t *testing.T, s *scene) {
@@ -446,8 +434,7 @@ func TestReservation_IsNotMergedWhileItIsOpen(t *testing.T) {
 		s := newScene(t, 1000, 0)
 		s.take(t, few)
 		one := limitertest.Reserve(t, s.RateLimiter, 3)
-		all, err := s.Client.ReserveAll(t.Context(), 0, s.Claim(4))
-		require.NoError(t, err)
+		all := limitertest.Must(s.Client.ReserveAll(t.Context(), 0, s.Claim(4)))(t)
 		s.held += 7
 		s.take(t, together)
 		s.merged(t, few+together/2)

@@ -110,6 +110,7 @@ var (
 	gateway       = []rratelimiter.Config{
 		rratelimiter.PerMinute(100), rratelimiter.PerDay(10_000), rratelimiter.PerMinute(20_000), rratelimiter.PerDay(1_000_000),
 	}
+	requests = reserve(10*time.Second, 1, 1, 300, 300) // of a gateway
 )
 
 var usages = []usage{
@@ -123,14 +124,8 @@ var usages = []usage{
 	{"`TakeAll` of 1000 a minute and 10,000 a day", true, 256, both, 1, 3000, 70 * time.Millisecond, takeAll, 0, false},
 	{"`ReserveAll` of them, settled after up to 10 s", true, 384, both, 1, 2000, 150 * time.Millisecond, reserve(10*time.Second, 2, 2), 0, false},
 	{"a million a minute, 256 callers for 5 s", true, few + 3*together, perMinuteMuch, 1, 1000, 5 * time.Millisecond, takeAtOnce, time.Millisecond, false},
-	{
-		"the gateway's four, 2000 requests in a day", true, 512, gateway, 1, 2300, 43200 * time.Millisecond,
-		reserve(10*time.Second, 1, 1, 300, 300), 0, false,
-	},
-	{
-		"the same, by three gateways", true, 3 * 256, gateway, 3, 2300, 43200 * time.Millisecond,
-		reserve(10*time.Second, 1, 1, 300, 300), 0, false,
-	},
+	{"the gateway's four, 2000 requests in a day", true, 512, gateway, 1, 2300, 43200 * time.Millisecond, requests, 0, false},
+	{"the same, by three gateways", true, 3 * 256, gateway, 3, 2300, 43200 * time.Millisecond, requests, 0, false},
 }
 
 // run uses the limits, by handles with these options, and returns the members of their sets at the end, and the most that
@@ -311,7 +306,6 @@ func countMerges(rdb redistest.Client) *atomic.Int64 {
 	return &calls
 }
 
-// A grant is permits that were granted at a time.
 type grant struct {
 	at      time.Time
 	permits int64
@@ -383,33 +377,29 @@ func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		rate, takes int64
-		version     string
-		exact       bool
+		beside      []rratelimiter.Option
+		of          []rratelimiter.LimiterOption
 		keyed       bool
+	}
+	exact := []rratelimiter.LimiterOption{rratelimiter.WithExact()}
+	version := func(text string) []rratelimiter.Option {
+		return []rratelimiter.Option{rratelimiter.WithRedissonVersion(text)}
 	}
 	limitertest.Virtual(t, map[string]row{
 		"a small limit":           {rate: 128, takes: 128},
 		"the first grants":        {rate: 1000, takes: few},
-		"WithExact":               {rate: 1000, takes: few + together + 8, exact: true},
-		"WithExact of a Keyed":    {rate: 1000, takes: few + together + 8, exact: true, keyed: true},
-		"beside Redisson 3.34.1":  {rate: 1000, takes: few + together + 8, version: "3.34.1"},
-		"beside Redisson 3.20.1":  {rate: 1000, takes: few + together + 8, version: "3.20.1"},
+		"WithExact":               {rate: 1000, takes: few + together + 8, of: exact},
+		"WithExact of a Keyed":    {rate: 1000, takes: few + together + 8, of: exact, keyed: true},
+		"beside Redisson 3.34.1":  {rate: 1000, takes: few + together + 8, beside: version("3.34.1")},
+		"beside Redisson 3.20.1":  {rate: 1000, takes: few + together + 8, beside: version("3.20.1")},
 		"the rate becomes small":  {rate: 128, takes: 100},
 		"a limit that others set": {rate: 100, takes: 100},
 	}, func(t *testing.T, rdb redistest.Client, c row) {
 		merges, name := countMerges(rdb), redistest.Name(t)
-		var opts []rratelimiter.Option
-		if c.version != "" {
-			opts = append(opts, rratelimiter.WithRedissonVersion(c.version))
-		}
-		var of []rratelimiter.LimiterOption
-		if c.exact {
-			of = append(of, rratelimiter.WithExact())
-		}
-		client, cfg := limitertest.NewClient(t, rdb, opts...), limitertest.Every(c.rate, time.Minute)
-		l := client.RateLimiter(name, of...)
+		client, cfg := limitertest.NewClient(t, rdb, c.beside...), limitertest.Every(c.rate, time.Minute)
+		l := client.RateLimiter(name, c.of...)
 		if c.keyed {
-			l = client.Keyed("", cfg, of...).Limiter(name)
+			l = client.Keyed("", cfg, c.of...).Limiter(name)
 		}
 		limitertest.MustTrySetRate(t, limitertest.NewClient(t, rdb).RateLimiter(name), cfg)
 		start := time.Now()
@@ -474,8 +464,7 @@ func TestMerged_BesideRedisson(t *testing.T) {
 			n, at := 1+random.Int64N(2), time.Now()
 			switch random.IntN(8) {
 			case 0:
-				ok, err := java.TryAcquire(t, n)
-				require.NoError(t, err)
+				ok := limitertest.Must(java.TryAcquire(t, n))(t)
 				grants = append(grants, grant{at, granted(n, ok)})
 			case 1:
 				java.AvailablePermits(t)
