@@ -81,8 +81,7 @@ func calls(script *lua.Script, tokenAt int, args func(member func(permits uint32
 	return func(t testing.TB, c crowd) {
 		args := args(func(permits uint32) string { return limitertest.NewMember(t, codec.LayoutD2, permits) })
 		for {
-			reply, err := c.rdb.Eval(t.Context(), script.Source, limitertest.KeysOf(c.RateLimiter).List(), args...).Result()
-			require.NoError(t, err)
+			reply := limitertest.Must(c.rdb.Eval(t.Context(), script.Source, limitertest.KeysOf(c.RateLimiter).List(), args...).Result())(t)
 			values, _ := reply.([]any)
 			if len(values) < 2 || values[0] != "again" {
 				return
@@ -175,8 +174,7 @@ var boundedTests = map[string]boundedTest{
 	}}},
 }
 
-// monitor checks that each script call does bounded work. Some of about 500 rows are asked for
-// twice, and then removed.
+// monitor checks that each script call does bounded work. Some of about 500 rows are asked for twice, and then removed.
 func monitor(t *testing.T, server *redistest.Server) (check func(t testing.TB)) {
 	t.Helper()
 	return redistest.BoundScripts(t, server.Addr(), 1000, 1500, 2000)
@@ -257,8 +255,7 @@ func TestBoundedWrites(t *testing.T) {
 	}, func(t *testing.T, row row) {
 		server := redistest.StartRedis(t)
 		rdb := server.Client(t, nil)
-		l := limitertest.NewClient(t, rdb).RateLimiter(redistest.Name(t))
-		limitertest.MustTrySetRate(t, l, limitertest.Every(count, hour))
+		l := limitertest.NewLimiter(t, rdb, limitertest.Every(count, hour))
 		limitertest.PileUp(t, rdb, l, nil, 0)
 		now := limitertest.ServerNow(t, rdb)
 		rows := make([]redis.Z, count)
@@ -269,9 +266,7 @@ func TestBoundedWrites(t *testing.T) {
 		require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, rows...).Err())
 
 		calls := redistest.ScriptCalls(t, server.Addr())
-		got, err := row.use(t.Context(), l)
-		require.NoError(t, err)
-		assert.Equal(t, row.want, got)
+		assert.Equal(t, row.want, limitertest.Must(row.use(t.Context(), l))(t))
 		for _, commands := range calls() {
 			written := 0
 			for _, args := range commands {
@@ -295,13 +290,9 @@ func TestExpireAt_PastMomentFreesInBackground(t *testing.T) {
 		l := limitertest.NewLimiter(t, rdb, rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Hour})
 		limitertest.MustAcquire(t, l, 1)
 		calls := redistest.ScriptCalls(t, server.Addr())
-		there, err := l.ExpireAt(t.Context(), time.Now().Add(-time.Minute))
-		require.NoError(t, err)
-		assert.True(t, there)
+		assert.True(t, limitertest.Must(l.ExpireAt(t.Context(), time.Now().Add(-time.Minute)))(t))
 		assert.Empty(t, limitertest.LimiterKeys(t, rdb, l.Name()))
-		there, err = l.ExpireAt(t.Context(), time.Now().Add(-time.Minute))
-		require.NoError(t, err)
-		assert.False(t, there)
+		assert.False(t, limitertest.Must(l.ExpireAt(t.Context(), time.Now().Add(-time.Minute)))(t))
 		for _, commands := range calls() {
 			for _, args := range commands {
 				of := len(args) > 1 && strings.Contains(args[1], l.Name())

@@ -23,8 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// damaged is a limiter of 10 permits an hour, for tests to break: of its
-// permits 6 are in use, by three members of the last hour.
+// damaged is a limiter of 10 permits an hour, for tests to break: of its permits 6 are in use, by three members of the last hour.
 type damaged struct {
 	rdb     redistest.Client
 	client  *rratelimiter.Client
@@ -54,41 +53,37 @@ func newDamaged(t *testing.T, rdb redistest.Client, kind rratelimiter.RateType) 
 }
 
 // uses are the calls that may come across a damage.
-var uses = map[string]func(context.Context, damaged) error{
-	"TryAcquire": operation("TryAcquire"),
-	"refused": func(ctx context.Context, d damaged) error {
-		granted, err := d.limiter.TryAcquire(ctx, 10, 0)
-		if granted {
-			return errGranted
-		}
-		return err
-	},
-	"Acquire": operation("Acquire"),
-	"Take":    operation("Take"),
-	"Peek":    operation("Peek"),
-	"no default": func(ctx context.Context, d damaged) error {
-		return limitertest.Second(d.client.RateLimiter(d.limiter.Name()).TryAcquire(ctx, 1, 0))
-	},
-	"Release":          func(ctx context.Context, d damaged) error { return d.limiter.Release(ctx, 5) },
-	"AvailablePermits": operation("AvailablePermits"),
-	"Config":           operation("Config"),
-	"TrySetRate":       operation("TrySetRate"),
-	"KeepState": func(ctx context.Context, d damaged) error {
-		cfg := rratelimiter.Config{Type: d.kind, Rate: 5, Interval: time.Hour}
-		return limitertest.Second(d.limiter.UpdateRate(ctx, cfg, rratelimiter.KeepState()))
-	},
-	"Rename": operation("Rename"),
-	"Settle": func(ctx context.Context, d damaged) error {
-		row := &model.Row{Grant: model.Grant{At: -time.Minute.Milliseconds()}, Member: "\x10a member's 16 id\x01\x00\x00\x00"}
-		if err := (model.Op{Row: row, Permits: 1, Used: 3}).Settle(ctx, d.limiter); err != nil {
-			return fmt.Errorf("%q: %w", d.limiter.Name(), err)
-		}
-		return nil
-	},
-}
+var uses = allUses()
 
-func operation(name string) func(context.Context, damaged) error {
-	return func(ctx context.Context, d damaged) error { return limitertest.Operations[name](ctx, d.limiter) }
+func allUses() map[string]func(context.Context, damaged) error {
+	all := map[string]func(context.Context, damaged) error{
+		"refused": func(ctx context.Context, d damaged) error {
+			granted, err := d.limiter.TryAcquire(ctx, 10, 0)
+			if granted {
+				return errGranted
+			}
+			return err
+		},
+		"no default": func(ctx context.Context, d damaged) error {
+			return limitertest.Second(d.client.RateLimiter(d.limiter.Name()).TryAcquire(ctx, 1, 0))
+		},
+		"Release": func(ctx context.Context, d damaged) error { return d.limiter.Release(ctx, 5) },
+		"KeepState": func(ctx context.Context, d damaged) error {
+			cfg := rratelimiter.Config{Type: d.kind, Rate: 5, Interval: time.Hour}
+			return limitertest.Second(d.limiter.UpdateRate(ctx, cfg, rratelimiter.KeepState()))
+		},
+		"Settle": func(ctx context.Context, d damaged) error {
+			row := &model.Row{Grant: model.Grant{At: -time.Minute.Milliseconds()}, Member: "\x10a member's 16 id\x01\x00\x00\x00"}
+			if err := (model.Op{Row: row, Permits: 1, Used: 3}).Settle(ctx, d.limiter); err != nil {
+				return fmt.Errorf("%q: %w", d.limiter.Name(), err)
+			}
+			return nil
+		},
+	}
+	for _, name := range []string{"TryAcquire", "Acquire", "Take", "Peek", "AvailablePermits", "Config", "TrySetRate", "Rename"} {
+		all[name] = func(ctx context.Context, d damaged) error { return limitertest.Operations[name](ctx, d.limiter) }
+	}
+	return all
 }
 
 var errGranted = errors.New("10 permits were granted")
@@ -217,7 +212,6 @@ func corruptions() map[string]corruption {
 	return found
 }
 
-// corruptConfigs are those of a configuration's fields.
 func corruptConfigs() map[string]corruption {
 	found := map[string]corruption{}
 	add := func(name, field string, do damage) {
