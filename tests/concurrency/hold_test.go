@@ -1,9 +1,11 @@
 package concurrency_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -13,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/decide"
 	"github.com/rratelimiter/rratelimiter/internal/door"
 	"github.com/rratelimiter/rratelimiter/internal/engine"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/redisson"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -272,4 +275,37 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		time.Sleep(time.Hour + time.Second)
 		assert.EqualValues(t, 200, free())
 	})
+}
+
+// A caller that has gone gives back what is left of its reservation, though others were granted permits since.
+func TestHold_OfCallerThatHasGone(t *testing.T) {
+	t.Parallel()
+	hold := rratelimiter.Hold(held)
+	for script, reserve := range map[*lua.Script]func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) error{
+		lua.Acquire: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			return limitertest.Second(l.Reserve(ctx, 6, 0, hold))
+		},
+		lua.AcquireAll: func(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter) error {
+			others := client.RateLimiter("{"+l.Name()+"}others", rratelimiter.WithDefault(rratelimiter.PerDay(3)))
+			return limitertest.Second(client.ReserveAll(ctx, 0, others.Claim(2), l.Claim(6, hold)))
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := limitertest.NewHeldScene(t, limitertest.Every(1000, time.Minute))
+			letGo := s.Hold(t, script, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := s.Go(func() (bool, error) { return false, reserve(ctx, s.Client, s.RateLimiter) })
+			synctest.Wait()
+			require.NoError(t, s.Other.Release(t.Context(), 2))
+			for range 300 {
+				limitertest.MustAcquire(t, s.Other, 1)
+			}
+			s.CheckInUse(t, 1000, 304)
+			cancel()
+			synctest.Wait()
+			letGo()
+			gone.RequireEnd(t, context.Canceled, 0)
+			s.CheckInUse(t, 1000, 300)
+		})
+	}
 }

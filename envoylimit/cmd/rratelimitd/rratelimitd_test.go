@@ -345,11 +345,12 @@ func startHeld(t *testing.T, flags ...string) (r *running, answer <-chan string,
 	r = start(t, directory(t, web), proxy.Addr(), flags...)
 	assert.Equal(t, "OK", r.ask("ann"))
 	held, released, answered, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1), make(chan struct{})
+	hold := sync.OnceFunc(func() { close(held) }) // the call is repeated if it takes long
 	proxy.OnCommand(func(c redistest.Command) redistest.Action {
 		if !strings.Contains(c.Name(), "eval") || !c.Contains("user_ann") {
 			return redistest.Pass
 		}
-		close(held)
+		hold()
 		return redistest.Pass.When(released)
 	})
 	go func() { answered <- r.ask("ann") }()

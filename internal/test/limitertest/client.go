@@ -169,15 +169,6 @@ func Must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// Must takes what a call returns that must not fail, as Must(l.Config(ctx))(t).
-func Must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
-
 // Second returns the error of a call of which nothing else matters.
 func Second[T any](_ T, err error) error { return err }
 
