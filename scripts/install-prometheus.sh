@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Sees to it that there are prometheus and promtool for the tests of the dashboard
-# and the alert rules: on the PATH or in .cache/bin, into which it puts those of
-# the system's package where there is apt-get. The package is not installed: it
-# would start a server at a fixed port. Says nothing when there is nothing to do.
+# Sees to it that there is promtool for the tests of the alert rules: on the PATH
+# or in .cache/bin, into which it puts that of the system's package of Prometheus
+# where there is apt-get. The package is not installed: it would start a server at
+# a fixed port. Says nothing when there is nothing to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/.cache/bin
 PATH=$bin:$PATH
 
-command -v prometheus >/dev/null && command -v promtool >/dev/null && exit 0
+command -v promtool >/dev/null && exit 0
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -20,12 +20,11 @@ download() {
 }
 
 unpack() {
-	dpkg-deb -x prometheus_*.deb . && usr/bin/prometheus --version && usr/bin/promtool --version &&
-		mkdir -p "$bin" && mv usr/bin/prometheus usr/bin/promtool "$bin"
+	dpkg-deb -x prometheus_*.deb . && usr/bin/promtool --version && mkdir -p "$bin" && mv usr/bin/promtool "$bin"
 }
 
-echo "installing prometheus"
+echo "installing promtool"
 if ! command -v apt-get >/dev/null || ! (cd "$work" && download && unpack) >"$work/log" 2>&1; then
-	echo "install-prometheus: cannot install prometheus: $(tail -n 1 "$work/log" 2>/dev/null || echo no apt-get)" >&2
+	echo "install-prometheus: cannot install promtool: $(tail -n 1 "$work/log" 2>/dev/null || echo no apt-get)" >&2
 	exit 1
 fi

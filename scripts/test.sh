@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh: all checks, and the tests that one Redis and the newest Redisson do for.
 # test.sh all: also those on other servers and topologies, of each layout of Redisson,
-# in a Chromium and beside a Prometheus, chaos and failovers.
+# in a Chromium and by promtool, chaos and failovers.
 # Each step with its time and how long it computed, and a last line that says what
 # ran, what failed, what was skipped and what was left out. Goes on after a failure.
 # With RRL_NO_SKIP=1 whatever would be skipped fails: that is for all.
@@ -187,7 +187,7 @@ list() {
 	sed 's/,/, /g' <<<"$*"
 }
 
-# Without a server, Prometheus or a browser, the tests that need it skip, or fail, by
+# Without a server, promtool or a browser, the tests that need it skip, or fail, by
 # themselves. One test builds the driver of Redisson, for all that need it.
 servers() {
 	if [ "$all" = all ]; then
@@ -232,7 +232,7 @@ step "tests beside Redisson${all:+, chaos} (begun before)" end redisson
 [ "$all" != all ] || step "other servers and topologies (begun before)" end cells
 
 # What make test leaves out is no lack of this machine.
-[ "$all" = all ] || sed -i -E '/^no (redis-[0-9]|valkey-|prometheus|promtool|[Cc]hromium)/d' "$skips"
+[ "$all" = all ] || sed -i -E '/^no (redis-[0-9]|valkey-|promtool|[Cc]hromium)/d' "$skips"
 
 summary="passed: $(list "${ran[@]-none}")"
 [ ${#failed[@]} = 0 ] || summary+="; FAILED: $(list "${failed[@]}")"
@@ -242,6 +242,6 @@ else
 	summary+="; skipped: nothing"
 fi
 [ ! -e "$work/unlinted" ] || summary+="; left to make lint: the linter, which has to be built"
-[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, Prometheus, Chromium, a run of the benchmarks, lint of benchmarks and examples, modules from nothing, vet for other systems"
+[ "$all" = all ] || summary+="; left to make test-all: other servers and topologies, failovers, chaos, soak, each layout of Redisson, promtool, Chromium, a run of the benchmarks, lint of benchmarks and examples, modules from nothing, vet for other systems"
 echo "$summary"
 [ ${#failed[@]} = 0 ]
