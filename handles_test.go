@@ -143,6 +143,9 @@ var ofClaims = limitertest.Tests[plan]{
 		}
 		_, err := p.client.TakeAll(t.Context(), p.requests.Claim(1), rratelimiter.Claim{})
 		require.ErrorIs(t, err, rratelimiter.ErrInvalidConfig)
+		_, err = p.client.TakeAll(t.Context(), p.client.RateLimiter("{}x").Claim(1), p.requests.Claim(1))
+		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
+		require.ErrorContains(t, err, "fall in different slots")
 		assert.False(t, limitertest.Must(p.requests.Exists(t.Context()))(t))
 	},
 }

@@ -170,6 +170,7 @@ var input = limitertest.Tests[redistest.Client]{
 		good := limitertest.NewClient(t, rdb)
 		for _, err := range []error{
 			limitertest.Second(bad.RateLimiter("name").Take(t.Context(), 1)), bad.Err(), bad.Keyed("", rratelimiter.PerDay(1)).Err(),
+			limitertest.Second(bad.TakeAll(t.Context())),
 		} {
 			assert.ErrorContains(t, err, "WithClientID")
 			assert.ErrorContains(t, err, "WithNameMapper", "all that is wrong is said at once")

@@ -39,6 +39,7 @@ func TestLoad(t *testing.T) {
 			map[string]string{"a.lua": "--- @include \"b\"\n", "include/b.lua": "\n\n--- @include \"c\"\n"}, "",
 			[]string{"a.lua:1", "include/b.lua:3", "include/c.lua"},
 		},
+		"no name":   {map[string]string{"a.lua": "--- @include \n"}, "", []string{"a.lua:1", "no name"}},
 		"no quotes": {map[string]string{"a.lua": "--- @include b\n", "include/b.lua": ""}, "", []string{"a.lua:1", `@include "name"`}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,11 +32,13 @@ func TestBatch_OverflowGoesInNext(t *testing.T) {
 	type row struct {
 		count   int
 		permits func(i int) int64
+		upTo    bool
 	}
 	limitertest.Bubbles(t, map[string]row{
-		"requests": {lane.MaxRequests + 10, func(int) int64 { return 1 }},
-		"runs":     {300, func(i int) int64 { return int64(i%2 + 1) }},
-		"permits":  {300, func(int) int64 { return 1 << 30 }},
+		"requests": {lane.MaxRequests + 10, func(int) int64 { return 1 }, false},
+		"runs":     {300, func(i int) int64 { return int64(i%2 + 1) }, false},
+		"permits":  {300, func(int) int64 { return 1 << 30 }, false},
+		"TakeUpTo": {300, func(int) int64 { return 2 }, true},
 	}, func(t *testing.T, row row) {
 		rdb, m := redistest.Mini(t)
 		proxy := redistest.MiniProxy(t, m)
@@ -48,7 +50,13 @@ func TestBatch_OverflowGoesInNext(t *testing.T) {
 			synctest.Wait()
 			close(gate)
 		}()
-		limitertest.Together(row.count, func(i int) { limitertest.MustAcquire(t, l, row.permits(i)) })
+		limitertest.Together(row.count, func(i int) {
+			if !row.upTo {
+				limitertest.MustAcquire(t, l, row.permits(i))
+			} else if n, _, err := l.TakeUpTo(t.Context(), row.permits(i)); assert.NoError(t, err) {
+				assert.Equal(t, row.permits(i), n)
+			}
+		})
 		sum := int64(0)
 		for i := range row.count {
 			sum += row.permits(i)

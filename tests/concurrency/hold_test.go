@@ -274,6 +274,12 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		}
 		time.Sleep(time.Hour + time.Second)
 		assert.EqualValues(t, 200, free())
+		require.NoError(t, first.Engine.Charge(t.Context(), first.Limiter, 205, func(err error) { assert.NoError(t, err) }))
+		assert.EqualValues(t, -5, free(), "charged without a reservation")
+		time.Sleep(time.Hour + time.Second)
+		claims[0].Hold = 0
+		a = limitertest.Must(first.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
+		require.ErrorIs(t, limitertest.Second(a.Each[0].Reserved.AppendBinary(nil)), rratelimiter.ErrUnsupported, "not held: no server's date is known")
 	})
 }
 

@@ -347,7 +347,9 @@ func TestAnswers_OfAServerThatIsNone(t *testing.T) {
 	t.Parallel()
 	answers := []any{
 		redis.Nil, "", "1e3", "again", true, 1.5, map[any]any{"again": int64(1)}, []any{}, []any{int64(1)}, []any{"again"}, []any{"taken", int64(1)},
-		[]any{int64(9), "1", nil}, []any{int64(10), int64(-1), int64(1 << 60), int64(1), int64(1), int64(1), "x"},
+		[]any{int64(9), "1", nil}, int64(77),
+		[]any{int64(9), int64(1), int64(77), int64(1000), int64(1000), int64(0), int64(0), int64(50)}, // more taken than asked for
+		[]any{int64(10), int64(-1), int64(1 << 60), int64(1), int64(1), int64(1), "x"},
 		answered("CORRUPT 0 a b"), answered("CORRUPT 99999999999999999999 x"), answered("CORRUPT"), answered("NOTINIT 77"), answered("LATE"), answered("ASK"),
 	}
 	eachQuestion(t, nil, func(t *testing.T, q *question) {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -194,6 +195,23 @@ var outageTests = map[string]outageTest{
 		}
 		limitertest.MustAcquire(t, told, 7)
 		limitertest.MustRefuse(t, told, 1)
+	}},
+	"FailLocal asks for the rate once": {limit.FailLocal(1), func(t *testing.T, s *scene) {
+		limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), rratelimiter.PerHour(1000))
+		l, asked := s.client.RateLimiter("orders"), 0
+		s.rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
+			for _, cmd := range cmds {
+				if redistest.Calls(cmd, lua.Config.SHA) {
+					asked++
+					time.Sleep(time.Second)
+				}
+			}
+		}))
+		for range 10 {
+			limitertest.Together(10, func(int) { limitertest.MustAcquire(t, l, 1) })
+		}
+		time.Sleep(time.Second)
+		assert.Equal(t, 1, asked)
 	}},
 	"TryAcquireAll": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
 		few := limitertest.ByDefault(s.client, "{shop}few", limitertest.Every(4, time.Hour))

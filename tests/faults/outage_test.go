@@ -393,6 +393,25 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 	})
 }
 
+// Those who wait in line when it is to be asked for the first, and their server hangs, are all answered within a call's time.
+func TestHungServer_LineEndsInTime(t *testing.T) {
+	t.Parallel()
+	limitertest.Each(t, map[string]int{"one limiter": 1, "two": 2}, func(t *testing.T, n int) {
+		observed(t, func(t *testing.T, s *scene) {
+			l := s.limiter("{a}orders", 10)
+			claims := []rratelimiter.Claim{l.Claim(1), s.limiter("{a}others", 100).Claim(1)}[:n]
+			limitertest.MustAcquire(t, l, 10)
+			start := time.Now()
+			time.AfterFunc(30*time.Minute, func() { s.hook.hang(true) })
+			limitertest.Together(20, func(int) {
+				_, err := s.client.TryAcquireAll(t.Context(), 2*time.Hour, claims...)
+				assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
+				assert.LessOrEqual(t, time.Since(start), time.Hour+3*time.Second+10*time.Millisecond)
+			})
+		})
+	})
+}
+
 // A server that hung and answers again is soon asked, whatever the question, though
 // go-redis still waits on the connections of before. Once it has answered all go through.
 func TestHungServer_IsAskedWhenItAnswersAgain(t *testing.T) {

@@ -137,6 +137,24 @@ func TestRelease_SearchesOwnMembersOnlyIfAny(t *testing.T) {
 	}}.perform(t)
 }
 
+// A look for members may be lost and made again. A call that may have given permits back is not, and its error says how many are back.
+func TestRelease_InManyCallsMeetsFaults(t *testing.T) {
+	t.Parallel()
+	redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+		w := limitertest.NewWire(t, rdb, mixed, false)
+		l := w.Client.RateLimiter(w.Name(), rratelimiter.WithExact())
+		p := &play{T: t, scenario: scenario{cfg: mixed}, rdb: rdb, client: w.Client, l: l, theirs: map[string]bool{}}
+		apart := times(2, wait(ms), take(3), times(1, wait(ms), othersTake(2000)))
+		apart(p)
+		w.On(lua.InUse, redistest.DropAnswer, redistest.Cut, redistest.Pass, redistest.Swallow)
+		times(1, release(5), own(1), release(1))(p)
+		apart(p)
+		// The first finds none among the newest, the second takes a member, the third a part of another.
+		w.On(lua.Release, redistest.Pass, redistest.Pass, redistest.DropAnswer)
+		times(1, fails(rratelimiter.ErrUnknownOutcome, func(p *play) error { return l.Release(p.Context(), 5) }, "3 of 5 permits are given back"), own(1))(p)
+	})
+}
+
 // peeksAndTakes compares what Peek and Take answer at the same moment, and checks that Peek leaves all as it is.
 func peeksAndTakes(permits int64) step {
 	return func(p *play) {

@@ -146,6 +146,13 @@ func TestRenameToAKeyOfItsOwnIsRefused(t *testing.T) {
 	)}}.perform(t)
 }
 
+func TestRename_OnARingNeedsTheSameHashTag(t *testing.T) {
+	t.Parallel()
+	ring := redistest.NewRing(map[string]string{"one": "127.0.0.1:0"}, nil)
+	t.Cleanup(func() { _ = ring.Close() })
+	require.ErrorIs(t, limitertest.NewClient(t, ring).RateLimiter("{shop}orders").Rename(t.Context(), "sales"), rratelimiter.ErrUnsupported)
+}
+
 // answersSoon has a request be answered by the next round trip but one, of a millisecond each.
 func answersSoon(p *play) {
 	start := time.Now()

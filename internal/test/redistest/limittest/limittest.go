@@ -206,6 +206,9 @@ func testInput(t *testing.T, k Kind) {
 		RequireRefused(t, l, "orders", n, limit.ErrInvalidPermits, `orders"`, strconv.FormatInt(n, 10))
 	}
 	RequireRefused(t, l, "", 1, limit.ErrInvalidConfig, "key")
+	d, err := l.Take(limitertest.EndedContext(t), "orders", 1)
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Zero(t, d)
 	limits := []int64{0, -1, math.MinInt64}
 	if k.Most > 0 {
 		limits = append(limits, k.Most+1)
