@@ -11,14 +11,16 @@ RESULTS  ?= .cache/results
 ONLY     ?=
 PART     ?= 1/1
 FOR      ?= 24h
-MUTATED  ?= ./internal/lane ./internal/merge ./internal/engine ./internal/middleware ./lua
+MUTATED  ?= ./internal/lane ./internal/merge ./internal/engine ./internal/middleware ./lua ./internal/script ./internal/keyed ./internal/outage \
+	./internal/refusal ./internal/lease ./internal/decide ./internal/recent ./internal/local . ./fixedwindow ./slidinglog ./tokenbucket ./httplimit ./codec
 
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
-# Whose tests are to notice what is changed in MUTATED, the quickest first.
-NOTICING := ./internal/lane ./internal/merge ./internal/engine ./internal/middleware ./internal/lua ./tests/waiting ./tests/defaults ./tests/memory \
-	./tests/concurrency ./fixedwindow ./slidinglog ./tokenbucket . ./httplimit ./grpclimit ./tests/redisson \
-	./tests/bounded ./tests/damage ./tests/merging ./tests/faults
+# Whose tests are to notice what is changed in MUTATED: those of the API first.
+NOTICING := ./tests/concurrency ./tests/waiting ./tests/defaults . ./fixedwindow ./slidinglog ./tokenbucket ./tests/redisson ./tests/memory \
+	./tests/bounded ./tests/damage ./tests/hostile ./internal/middleware ./httplimit ./grpclimit ./internal/lua ./internal/merge ./internal/engine \
+	./internal/lane ./internal/script ./internal/keyed ./internal/refusal ./internal/lease ./internal/outage ./internal/recent ./internal/local \
+	./rratelimitertest ./tests/merging ./tests/faults ./tests/linearizability
 
 # The build cache serves all clones of the repository, not this folder only. Compiling takes
 # two thirds of the time without tables for debuggers and, but for the standard library and
