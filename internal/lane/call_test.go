@@ -126,6 +126,21 @@ var waveTests = map[string]rigTest{
 		})
 		r.Wait()
 	}},
+	"is shared by those who come while its flight asks": {conditions{held: true}, 1024, func(t *testing.T, r *rig) {
+		r.start(2, func(i int) { _, _ = r.ask(i, script.Call{}) }) // all that may be under way
+		first, other := newAsk("first", script.Call{}), newAsk("other", script.Call{})
+		var shared *lane.Wave
+		wave := r.lane.Ready(&gathered{call: func(l *lane.Lane) *lane.Call {
+			shared = l.Ready(other) // it comes while a flight asks
+			return first.call
+		}})
+		close(r.Hold)
+		<-first.done
+		<-other.done
+		assert.Same(t, wave, shared)
+		assert.Equal(t, []int{1, 1, 2}, r.Sizes())
+		r.Wait()
+	}},
 	// Flights that wait for replicas are late later, and with them the waves that callers share.
 	"ends in time though flights wait for replicas": {conditions{trip: script.DefaultTimeout + replicaWait/2}, 1, func(t *testing.T, r *rig) {
 		r.lanes.AwaitReplicas(lane.Replicas{Count: 1, Wait: replicaWait})

@@ -452,3 +452,24 @@ func TestAcquireAllTellsLimitersApart(t *testing.T) {
 		assert.True(t, redis.HasErrorPrefix(err, text), err)
 	}
 }
+
+func TestNamesOfClients(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
+		key := redistest.Name(t)
+		note := func(client string, life int) {
+			got, err := rdb.Eval(t.Context(), NoteClient.Source, []string{key}, client, life).Result()
+			require.NoError(t, err)
+			assert.EqualValues(t, 1, got)
+		}
+		past := float64(time.Now().Add(-time.Hour).UnixMilli())
+		for i := range 300 {
+			require.NoError(t, rdb.ZAdd(t.Context(), key, redis.Z{Score: past, Member: fmt.Sprint("old ", i)}).Err())
+		}
+		note("first", 3_600_000)
+		assert.EqualValues(t, 300+1-256, rdb.ZCard(t.Context(), key).Val(), "so many are forgotten a call")
+		note("second", 3_600_001)
+		assert.Equal(t, []string{"first", "second"}, rdb.ZRange(t.Context(), key, 0, -1).Val())
+		assert.InDelta(t, time.Hour, rdb.PTTL(t.Context(), key).Val(), float64(time.Minute))
+	})
+}

@@ -181,6 +181,23 @@ var leaveTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
 		require.NoError(t, s.Client.Close(t.Context()))
 		s.CheckInUse(t, 5, 2)
 	}},
+	// A waiter that is refused while its Client is being closed is not asked for again.
+	"Close while the line asks": {Cfg: limitertest.Every(3, time.Second), Run: func(t *testing.T, s *limitertest.HeldScene) {
+		limitertest.MustAcquire(t, s.Other, 1)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		lead := s.StartTryAcquire(t.Context(), 2, forever)
+		answer := s.Hold(t, lua.Acquire, 1)
+		a, b := s.StartTryAcquire(t.Context(), 3, forever), s.StartTryAcquire(t.Context(), 1, forever)
+		letGo()
+		assert.Equal(t, "true at 0s", lead.Outcome())
+		closed := s.Close(t.Context())
+		s.Until(100 * ms)
+		assert.Equal(t, "waits", closed.Outcome())
+		answer()
+		failed(t, rratelimiter.ErrClosed, 100*ms, a, b)
+		assert.Equal(t, "true at 100ms", closed.Outcome())
+		s.CheckInUse(t, 3, 3)
+	}},
 }
 
 func TestCallers_LeaveOrTheirClientCloses(t *testing.T) {

@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -291,5 +294,29 @@ func TestDefault_AnswerWithAnotherRateIsCompared(t *testing.T) {
 		}
 		synctest.Wait()
 		assert.Equal(t, 1, strings.Count(log.String(), "rate replaced"), log.String())
+	})
+}
+
+// A rate that was set on purpose shows in each answer, and is compared no more often for that.
+func TestDefault_OverrideIsComparedOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
+		client := limitertest.NewClient(t, rdb)
+		users := client.Keyed("user:", rratelimiter.PerHour(8))
+		limittest.Take(t, users, "ann", 1)
+		require.NoError(t, client.RateLimiter("user:ann").SetRate(t.Context(), rratelimiter.PerHour(100)))
+		compared := 0
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error {
+			for _, cmd := range cmds {
+				if args := cmd.Args(); redistest.Calls(cmd, lua.Acquire.SHA) && strings.Contains(fmt.Sprint(args[3+args[2].(int)+3]), "d") {
+					compared++
+				}
+			}
+			return next()
+		}))
+		for range 20 {
+			assert.EqualValues(t, 100, limittest.Take(t, users, "ann", 1).Limit)
+		}
+		assert.Equal(t, 1, compared)
 	})
 }

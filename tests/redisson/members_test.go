@@ -61,10 +61,20 @@ func own(want int64) step {
 	}
 }
 
+// takeOfAll takes permits of several limiters, of which the play's becomes one.
+func takeOfAll(p *play) {
+	first, second := p.client.RateLimiter("{"+p.l.Name()+"}first"), p.client.RateLimiter("{"+p.l.Name()+"}second")
+	for _, l := range []*rratelimiter.RateLimiter{first, second} {
+		limitertest.MustTrySetRate(p, l, mixed)
+	}
+	require.True(p, limitertest.TryAll(p, p.client, 3, first, second))
+	require.NoError(p, second.Rename(p.Context(), p.l.Name()))
+}
+
 // A Release takes this Client's members first, however many of others are newer.
 func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 	t.Parallel()
-	all := map[string]scenario{}
+	all := map[string]scenario{"taken with all limiters": {cfg: mixed, steps: []step{takeOfAll, othersTake(300), release(3), own(0)}}}
 	for name, s := range map[string]scenario{
 		"a part of one":                         {steps: []step{take(3), othersTake(300), release(2), own(1)}},
 		"behind thousands that came much later": {steps: []step{take(3), wait(10 * minute), othersTake(6000), wait(10 * minute), release(3), own(0)}},
@@ -78,9 +88,6 @@ func TestReleaseFindsItsOwnBehindOthers(t *testing.T) {
 			othersTake(2000), wait(30 * minute), take(3), othersTake(1000), wait(30 * minute), does("AvailablePermits"), othersLose(2000),
 			release(3), own(0),
 		}},
-		"taken with all limiters": {steps: []step{func(p *play) {
-			require.True(p, limitertest.TryAll(p, p.client, 3, p.l, limitertest.ByDefault(p.client, limitertest.Besides(p.l.Name()), mixed)))
-		}, othersTake(300), release(3), own(0)}},
 		"in layout D1": {version: "3.20.1", steps: []step{take(3), othersTake(300), release(3), own(0)}},
 	} {
 		s.cfg, s.both = mixed, true
@@ -185,15 +192,17 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 		"some have leaked":       {rows(700, minute), putValue(10)},
 		"the configuration lost": {rows(700, minute), putValue(300), loseConfig},
 	} {
-		all[what] = scenario{cfg: every(1000, hour), byDefault: true, both: true, steps: slices.Concat([]step{set(every(1000, hour))}, steps, []step{
-			peeksAndTakes(299), peeksAndTakes(301), peeksAndTakes(1000), func(p *play) {
-				d, err := p.l.Peek(p.Context(), 0)
-				require.NoError(p, err)
-				taken, _, err := p.l.TakeUpTo(p.Context(), 500)
-				require.NoError(p, err)
-				assert.Equal(p, min(500, d.Remaining), taken)
-			},
-		})}
+		for then, checks := range map[string][]step{"": {peeksAndTakes(299), peeksAndTakes(301), peeksAndTakes(1000)}, ", TakeUpTo alone": nil} {
+			all[what+then] = scenario{cfg: every(1000, hour), byDefault: true, both: true, steps: slices.Concat([]step{set(every(1000, hour))}, steps, checks, []step{
+				func(p *play) {
+					d, err := p.l.Peek(p.Context(), 0)
+					require.NoError(p, err)
+					taken, _, err := p.l.TakeUpTo(p.Context(), 500)
+					require.NoError(p, err)
+					assert.Equal(p, min(500, d.Remaining), taken)
+				},
+			})}
+		}
 	}
 	perform(t, all)
 }

@@ -87,6 +87,13 @@ func (l *jointLine) asks(permits int64, patience time.Duration, other int) *limi
 	})
 }
 
+// leaver is asks for a caller who leaves when leave is called.
+func (l *jointLine) leaver(t *testing.T, permits int64, other int) (leave func()) {
+	return l.Leaver(t, func(ctx context.Context) (bool, error) {
+		return l.Client.TryAcquireAll(ctx, forever, limitertest.Claims(permits, l.all[0], l.all[other])...)
+	})
+}
+
 func (l *jointLine) frees(t *testing.T, permits int64) {
 	t.Helper()
 	require.NoError(t, l.all[0].Release(t.Context(), permits))
@@ -143,6 +150,71 @@ var jointLineTests = map[string]jointLineTest{
 			assert.True(t, done && end.Ok, c.Outcome())
 		}
 	}},
+	// If the last answer of those who wait is old.
+	"one who joins makes the line ask": {first: limitertest.Every(2, time.Hour), taken: 2, run: func(t *testing.T, l *jointLine) {
+		waits := l.asks(1, forever, 1)
+		l.Until(time.Second)
+		require.NoError(t, l.rival.Release(t.Context(), 2))
+		l.Until(2 * time.Second)
+		joins := l.asks(1, forever, 1)
+		l.Until(3 * time.Second)
+		limitertest.CheckOutcome(t, "true at 2s", waits, joins)
+	}},
+	// While it is asked for, or while it waits.
+	"the first that leaves wakes the next": {first: limitertest.Every(5, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
+		leave := l.leaver(t, 3, 1)
+		second, third := l.asks(2, forever, 1), l.asks(1, forever, 1)
+		l.Until(100 * ms)
+		limitertest.CheckOutcome(t, "waits", second)
+		leave()
+		l.Until(200 * ms)
+		limitertest.CheckOutcome(t, "true at 100ms", second)
+		letGo := l.Hold(t, lua.AcquireAll, 1)
+		l.frees(t, 1)
+		l.Until(300 * ms)
+		limitertest.CheckOutcome(t, "waits", third)
+		letGo()
+		l.Until(400 * ms)
+		limitertest.CheckOutcome(t, "true at 300ms", third)
+	}},
+	"waiters of different limiters keep them alive": {
+		first: limitertest.Every(1, time.Hour), others: limitertest.Alive(rratelimiter.Overall, 9, time.Second), taken: 1,
+		run: func(t *testing.T, l *jointLine) {
+			one, two := l.asks(1, forever, 1), l.asks(1, forever, 2)
+			l.Until(time.Minute)
+			limitertest.CheckOutcome(t, "waits", one, two)
+			for _, other := range l.all[1:] {
+				ttl, _, err := other.TTL(t.Context())
+				require.NoError(t, err)
+				assert.Positive(t, ttl)
+			}
+		},
+	},
+	"an observer sees how many wait": {first: limitertest.Every(3, time.Hour), taken: 3, run: func(t *testing.T, l *jointLine) {
+		seen := &limitertest.Recorder{}
+		l.Client = limitertest.NewClient(t, l.Redis, rratelimiter.WithObserver(seen))
+		for i, other := range l.all {
+			l.all[i] = l.Client.RateLimiter(other.Name())
+		}
+		check := func(want int) {
+			synctest.Wait()
+			for _, other := range l.all[:2] {
+				callers := seen.Callers(other.Name())
+				require.NotEmpty(t, callers)
+				assert.Equal(t, want, callers[len(callers)-1])
+			}
+		}
+		l.asks(1, time.Second, 1)
+		l.asks(1, time.Minute, 1)
+		leave := l.leaver(t, 1, 1)
+		check(3)
+		l.Until(2 * time.Second)
+		check(2)
+		leave()
+		check(1)
+		l.frees(t, 1)
+		check(0)
+	}},
 	// The next in line is refused after its time: those behind it have not been asked for, but the server has answered.
 	"one behind a late refusal is refused": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
 		first := l.asks(1, 10*time.Second, 1)
@@ -156,6 +228,20 @@ var jointLineTests = map[string]jointLineTest{
 		limitertest.CheckOutcome(t, "false at 10s", first)
 		limitertest.CheckOutcome(t, "false at 10.005s", second)
 		limitertest.CheckOutcome(t, "false at 12.001s", third)
+	}},
+	// A caller asks at once, because of another limiter, and leaves: no question is under way in the time until those who
+	// wait ask again, so nothing has gone unanswered then.
+	"waiters outlive one who left unanswered": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
+		var all []*limitertest.Caller
+		for range 3 {
+			all = append(all, l.asks(1, 10*time.Minute, 1))
+		}
+		l.Until(time.Second)
+		letGo := l.Hold(t, lua.AcquireAll, 1)
+		l.leaver(t, 1, 2)()
+		letGo()
+		l.Until(11 * time.Minute)
+		limitertest.CheckOutcome(t, "false at 10m0s", all...)
 	}},
 	// Permits come back while a caller asks beside one who has been refused: its grant lets the other ask.
 	"a grant beside a refusal wakes who waits": {first: limitertest.Every(6, time.Hour), run: func(t *testing.T, l *jointLine) {
