@@ -189,8 +189,7 @@ func markOf(t *testing.T, rdb redistest.Client, a *actor) string {
 	l := a.goes.RateLimiter(redistest.Name(t))
 	limitertest.MustTrySetRate(t, l, rratelimiter.PerHour(1))
 	limitertest.MustAcquire(t, l, 1)
-	rows, err := rdb.ZRange(t.Context(), "{"+l.Name()+"}:permits", 0, -1).Result()
-	require.NoError(t, err)
+	rows := limitertest.Must(rdb.ZRange(t.Context(), "{"+l.Name()+"}:permits", 0, -1).Result())(t)
 	require.Len(t, rows, 1)
 	require.NoError(t, limitertest.Second(l.Delete(t.Context())))
 	return rows[0][1 : 1+n]

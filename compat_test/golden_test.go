@@ -44,9 +44,7 @@ func traceFile(version string) string { return filepath.Join("testdata", "golden
 
 func readTrace(t *testing.T, version string) []step {
 	t.Helper()
-	text, err := os.ReadFile(traceFile(version))
-	require.NoError(t, err)
-	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder := json.NewDecoder(bytes.NewReader(limitertest.Must(os.ReadFile(traceFile(version)))(t)))
 	decoder.DisallowUnknownFields()
 	var steps []step
 	for decoder.More() {

@@ -310,12 +310,9 @@ func watchGrants(t *testing.T, server *redistest.Server, set layout.Keys, interv
 		end()
 		require.NoError(t, w.wrong)
 		// A window begins only after the key of the one before has expired.
-		stats, err := server.Client(t, nil).Info(t.Context(), "stats").Result()
-		require.NoError(t, err)
-		_, text, _ := strings.Cut(stats, "\nexpired_keys:")
+		_, text, _ := strings.Cut(limitertest.Must(server.Client(t, nil).Info(t.Context(), "stats").Result())(t), "\nexpired_keys:")
 		var expired int
-		_, err = fmt.Sscan(text, &expired)
-		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(fmt.Sscan(text, &expired)))
 		assert.LessOrEqual(t, w.window, expired+1, "windows")
 		return w.grants
 	}

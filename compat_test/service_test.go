@@ -255,9 +255,7 @@ func TestDriverJVMEnds(t *testing.T) {
 // javaBlock returns the first block of Java that a page shows.
 func javaBlock(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", page))
-	require.NoError(t, err)
-	_, code, found := strings.Cut(string(text), "```java\n")
+	_, code, found := strings.Cut(string(limitertest.Must(os.ReadFile(filepath.Join("..", page)))(t)), "```java\n")
 	require.True(t, found, "%s shows no Java", page)
 	code, _, _ = strings.Cut(code, "```")
 	return code

@@ -15,9 +15,7 @@ import (
 
 func parsed(t testing.TB, text string) *Config {
 	t.Helper()
-	c, err := Parse([]File{{"web.yaml", []byte(text)}})
-	require.NoError(t, err)
-	return c
+	return limitertest.Must(Parse([]File{{"web.yaml", []byte(text)}}))(t)
 }
 
 // limits returns a file with one limit of domain web, with these lines in its rate_limit.
@@ -95,8 +93,7 @@ func TestParse_SeveralFiles(t *testing.T) {
 	other := File{"c.yaml", []byte("domain: shop")}
 	_, err := Parse([]File{first, second})
 	require.ErrorContains(t, err, `b.yaml:1: another file has the domain "web" too`)
-	c, err := Parse([]File{first, other, second}, MergeDomains())
-	require.NoError(t, err)
+	c := limitertest.Must(Parse([]File{first, other, second}, MergeDomains()))(t)
 	assert.Equal(t, []string{"shop", "web"}, c.Domains())
 	assert.Len(t, c.domains["web"].entries, 2)
 	assert.NotNil(t, c.domains["web"].failure)
@@ -122,9 +119,7 @@ func TestLoad_ReadsTheFilesOfADirectory(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(dir, link))
 	for _, at := range []string{dir, link} {
-		c, err := Load(at)
-		require.NoError(t, err)
-		assert.Equal(t, []string{"mail", "shop", "web"}, c.Domains())
+		assert.Equal(t, []string{"mail", "shop", "web"}, limitertest.Must(Load(at))(t).Domains())
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "web.yaml"), []byte("domain: web\nx: y"), 0o600))
 	_, err = Load(dir)

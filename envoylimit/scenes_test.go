@@ -60,9 +60,7 @@ func request(domain, text string) *ratelimitv3.RateLimitRequest {
 
 func (s *Service) ask(t testing.TB, text string) *ratelimitv3.RateLimitResponse {
 	t.Helper()
-	r, err := s.ShouldRateLimit(t.Context(), request("web", text))
-	require.NoError(t, err)
-	return r
+	return limitertest.Must(s.ShouldRateLimit(t.Context(), request("web", text)))(t)
 }
 
 func reservation(r *ratelimitv3.RateLimitResponse) string {
@@ -134,9 +132,7 @@ func (s *stage) play(steps string) {
 		switch word {
 		case "", "//":
 		case "wait":
-			d, err := time.ParseDuration(rest)
-			require.NoError(s, err)
-			time.Sleep(d)
+			time.Sleep(limitertest.Must(time.ParseDuration(rest))(s))
 		case "down", "up":
 			s.down.Store(word == "down")
 		case "other":

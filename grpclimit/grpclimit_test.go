@@ -93,8 +93,7 @@ func serve(t testing.TB, serverOpts []grpc.ServerOption, dialOpts ...grpc.DialOp
 // duplex opens a stream in which say sends a message with that many bytes, and awaits the answer.
 func duplex(t testing.TB, conn *grpc.ClientConn) (stream testpb.TestService_FullDuplexCallClient, say func(size int) error) {
 	t.Helper()
-	stream, err := testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context())
-	require.NoError(t, err)
+	stream = limitertest.Must(testpb.NewTestServiceClient(conn).FullDuplexCall(t.Context()))(t)
 	return stream, func(size int) error {
 		err := stream.Send(&testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: make([]byte, size)}})
 		if err == nil {
@@ -441,9 +440,7 @@ func TestWithPolicy_KeyLeavesTheApplicationsSliceAlone(t *testing.T) {
 	require.NoError(t, grpclimit.New(middlewaretest.Grants(), grpclimit.WithKey(all[:1]...), grpclimit.WithPolicy(grpclimit.Policy{
 		Name: "other", Limiter: middlewaretest.Grants(), Key: []grpclimit.KeyFunc{text("other", nil)},
 	})).Err())
-	got, err := all[1](t.Context(), grpclimit.Call{})
-	require.NoError(t, err)
-	assert.Equal(t, "second", got)
+	assert.Equal(t, "second", limitertest.Must(all[1](t.Context(), grpclimit.Call{}))(t))
 }
 
 // A Policy is no limiter, of whichever package it is: its fields would be passed over.

@@ -160,8 +160,7 @@ var pausing = limitertest.Tests[redistest.Client]{
 		fetch(t, waits, "/second")
 		all := upstream.passed()
 		assert.InDelta(t, 33*time.Second, all[1]-all[0], float64(5*time.Millisecond))
-		free, err := slow.Peek(t.Context(), "upstream:api.example.org", 0)
-		require.NoError(t, err)
+		free := limitertest.Must(slow.Peek(t.Context(), "upstream:api.example.org", 0))(t)
 		assert.Equal(t, 10*time.Second, free.ResetAfter.Round(10*time.Millisecond), "one permit is in use, of the moment in which it left")
 	},
 

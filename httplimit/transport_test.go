@@ -80,15 +80,12 @@ func TestTransportOverTheNetwork(t *testing.T) {
 			limiter := grants()
 			client := &http.Client{Transport: httplimit.NewTransport(base, limiter)}
 			post := func(path, trailer string, body io.Reader) {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, body)
-				require.NoError(t, err)
+				r := limitertest.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, body))(t)
 				if trailer != "" {
 					r.Trailer = http.Header{"X-Sent": {trailer}}
 				}
-				resp, err := client.Do(r)
-				require.NoError(t, err)
-				echo, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
+				resp := limitertest.Must(client.Do(r))(t)
+				echo := limitertest.Must(io.ReadAll(resp.Body))(t)
 				require.NoError(t, resp.Body.Close())
 				assert.Equal(t, "hello", string(echo))
 				assert.Equal(t, "<"+trailer+">", resp.Trailer.Get("X-Sum"))
@@ -114,8 +111,7 @@ func TestTransport_ReturnsBaseResponseAndErrors(t *testing.T) {
 	given, down := &http.Response{StatusCode: http.StatusTooManyRequests}, errors.New("no route to host")
 	for _, want := range []error{nil, down} {
 		content := &body{}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, api, content)
-		require.NoError(t, err)
+		r := limitertest.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, api, content))(t)
 		got, err := httplimit.NewTransport(roundTripper(func(sent *http.Request) (*http.Response, error) {
 			assert.Same(t, r, sent)
 			return given, want
@@ -319,9 +315,7 @@ func TestTransportWaitsInOrder(t *testing.T) {
 		assert.Equal(t, "/c", <-order)
 		assert.Equal(t, 2*time.Minute, time.Since(start).Round(time.Second))
 		time.Sleep(80 * time.Second)
-		asked, err := keyed.Limiter(key).Exists(t.Context())
-		require.NoError(t, err)
-		assert.False(t, asked, "the limiter has expired, since /d does not ask")
+		assert.False(t, limitertest.Must(keyed.Limiter(key).Exists(t.Context()))(t), "the limiter has expired, since /d does not ask")
 		assert.Equal(t, "/d", <-order)
 		assert.Equal(t, 210*time.Second, time.Since(start).Round(time.Second))
 
@@ -431,9 +425,7 @@ func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
 
 func freeOf(t testing.TB, l *rratelimiter.KeyedLimiter, key string) int64 {
 	t.Helper()
-	d, err := l.Peek(t.Context(), key, 0)
-	require.NoError(t, err)
-	return d.Remaining
+	return limitertest.Must(l.Peek(t.Context(), key, 0))(t).Remaining
 }
 
 // switched is the connection of a request that has switched protocols.
@@ -538,8 +530,7 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 			policy := httplimit.Policy{Limiter: places, InFlight: true, Prefix: "places:"}
 			transport := httplimit.NewTransport(answersBody(http.StatusOK), policy, opts...)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
-			resp, err := transport.RoundTrip(r)
-			require.NoError(t, err)
+			resp := limitertest.Must(transport.RoundTrip(r))(t)
 			took, err := send(t.Context(), t, transport, api)
 			_ = notSent(t, err)
 			assert.Equal(t, time.Minute, took.Truncate(time.Second), name)

@@ -201,8 +201,7 @@ var metricRow = regexp.MustCompile(`(?m)^//\t(ratelimiter\.\S+) +(\w+), (\S+):`)
 
 func TestMetrics_MatchDocTable(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("doc.go")
-	require.NoError(t, err)
+	text := limitertest.Must(os.ReadFile("doc.go"))(t)
 	c := newCollector()
 	tellAll(t.Context(), c)
 	all := c.metrics(t)
@@ -302,9 +301,7 @@ var kindConstant = regexp.MustCompile(`(?m)^\t\w+ +EventKind = "(.*)"`)
 // A count of events can only be watched if it is there before the first of them.
 func TestEvents_StartAtZero(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../limit/observe.go")
-	require.NoError(t, err)
-	kinds := kindConstant.FindAllStringSubmatch(string(text), -1)
+	kinds := kindConstant.FindAllStringSubmatch(string(limitertest.Must(os.ReadFile("../limit/observe.go"))(t)), -1)
 	require.NotEmpty(t, kinds)
 	points := newCollector().points(t)
 	for _, kind := range kinds {

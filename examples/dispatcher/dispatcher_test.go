@@ -172,8 +172,7 @@ func (w *world) sent() int {
 
 // used returns how much of a partner's day is used.
 func (w *world) used(host string) int64 {
-	d, err := w.Client.RateLimiter("day:{"+host+"}").Peek(w.t.Context(), 0)
-	require.NoError(w.t, err)
+	d := limitertest.Must(w.Client.RateLimiter("day:{"+host+"}").Peek(w.t.Context(), 0))(w.t)
 	return d.Limit - d.Remaining
 }
 
@@ -239,8 +238,7 @@ var dispatching = limitertest.Tests[*world]{
 		require.NoError(t, err)
 		for n := range 20 {
 			text := job{ID: fmt.Sprint("urgent ", n), Tenant: "bob", Path: "/", Deadline: time.Now().Add(time.Minute), Urgent: true}
-			_, err := p.submit(t.Context(), other, text)
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Second(p.submit(t.Context(), other, text)))
 		}
 		time.Sleep(30 * time.Second)
 		w.mu.Lock()

@@ -77,8 +77,7 @@ func tagged(p *middleware.Policies[request])   { p.Tagged = true }
 
 func (s *site) ask(ctx context.Context, r request) (middleware.Verdict, []middleware.Question) {
 	s.t.Helper()
-	questions, err := s.Questions(r)
-	require.NoError(s.t, err)
+	questions := limitertest.Must(s.Questions(r))(s.t)
 	v := s.AskAll(ctx, questions)
 	v.Report(ctx, questions)
 	if v.News != nil && !v.Gone {
@@ -393,8 +392,7 @@ func TestOutages(t *testing.T) {
 					policies[0].Fallback = how.Fallback
 					s := newSite(t, policies, func(p *middleware.Policies[request]) { p.Failure = how.Failure })
 					return func(ctx context.Context) (bool, error) {
-						questions, err := s.Questions(request{})
-						require.NoError(t, err)
+						questions := limitertest.Must(s.Questions(request{}))(t)
 						var v middleware.Verdict
 						if name == "waits" {
 							questions[0].AskAndWait(ctx, 10*time.Millisecond, false)

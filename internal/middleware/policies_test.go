@@ -387,8 +387,7 @@ func TestKeyedFunc(t *testing.T) {
 			all[2].Plan = func(request) limit.Limiter { return chosen }
 			s := newSite(t, all, row.opts...)
 			for i := range 4 { // the third waits
-				questions, err := s.Questions(request{user: row.user})
-				require.NoError(t, err)
+				questions := limitertest.Must(s.Questions(request{user: row.user}))(t)
 				turn := s.Turn(questions)
 				for v := turn.Ask(t.Context()); v.Refused; v = turn.Ask(t.Context()) {
 					require.NoError(t, turn.Sleep(t.Context(), middleware.RetryAfter(questions)))

@@ -27,8 +27,7 @@ import (
 // wait makes a request that waits for its permits, as clients have it, and returns how long it waited. f handles it; it may be nil.
 func (s *site) wait(ctx context.Context, r request, f func()) (took time.Duration, err error) {
 	start := time.Now()
-	questions, err := s.Questions(r)
-	require.NoError(s.t, err)
+	questions := limitertest.Must(s.Questions(r))(s.t)
 	turn := s.Turn(questions)
 	defer turn.Leave()
 	ask := turn.Ask
@@ -123,9 +122,7 @@ var turns = limitertest.Tests[redistest.Client]{
 		// While the request waits for the place.
 		time.AfterFunc(time.Second, func() { assert.NoError(t, rate.Acquire(t.Context(), "test:b:ann", 1)) })
 		time.AfterFunc(7*time.Second, func() { occupy(7 * time.Second) })
-		took, err := s.wait(t.Context(), request{user: "ann"}, nil)
-		require.NoError(t, err)
-		assert.GreaterOrEqual(t, took, 14*time.Second)
+		assert.GreaterOrEqual(t, limitertest.Must(s.wait(t.Context(), request{user: "ann"}, nil))(t), 14*time.Second)
 	},
 
 	// What a request keeps while it waits for another policy is not asked for again.
@@ -138,9 +135,7 @@ var turns = limitertest.Tests[redistest.Client]{
 			}}}
 		}
 		first, second := says(true, false, true), says(false, true)
-		took, err := newSite(t, named(first, second)).wait(t.Context(), request{}, nil)
-		require.NoError(t, err)
-		assert.Equal(t, 2*time.Second, took)
+		assert.Equal(t, 2*time.Second, limitertest.Must(newSite(t, named(first, second)).wait(t.Context(), request{}, nil))(t))
 		assert.Len(t, first.Asked(), 3)
 		assert.Len(t, first.GivenBack(), 1, "as all were asked at once")
 		assert.Len(t, second.Asked(), 2)
@@ -201,14 +196,10 @@ var turns = limitertest.Tests[redistest.Client]{
 		assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, func() {
 			go func() { assert.NoError(t, limitertest.Second(s.wait(t.Context(), request{user: "ann"}, nil))) }()
 			time.Sleep(90 * time.Second) // it has asked again and again
-			took, err := s.wait(t.Context(), request{user: "bob"}, nil)
-			require.NoError(t, err)
-			assert.Less(t, took, 100*time.Millisecond)
+			assert.Less(t, limitertest.Must(s.wait(t.Context(), request{user: "bob"}, nil))(t), 100*time.Millisecond)
 		})))
 		synctest.Wait()
-		d, err := client.Keyed("", rratelimiter.PerHour(2)).Peek(t.Context(), "test:a:all", 0)
-		require.NoError(t, err)
-		assert.EqualValues(t, 2, d.Remaining)
+		assert.EqualValues(t, 2, limitertest.Must(client.Keyed("", rratelimiter.PerHour(2)).Peek(t.Context(), "test:a:all", 0))(t).Remaining)
 	},
 }
 
@@ -404,8 +395,7 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		w.hangs.Store(true)
 		o := &middleware.Options{Middleware: "test", Timeout: time.Second}
 		require.NoError(t, o.SetFallback(refusing))
-		l, err := o.Limit(middleware.Terms{Name: "test", Limiter: w})
-		require.NoError(t, err)
+		l := limitertest.Must(o.Limit(middleware.Terms{Name: "test", Limiter: w}))(t)
 		require.True(t, l.WaitsItself())
 		q := l.Question("k", "k", 1)
 		q.AskAndWait(t.Context(), 2*time.Second, false)
@@ -456,8 +446,6 @@ func TestSettle_OfAFallback(t *testing.T) {
 		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrUnknownOutcome)
 		lost.Store(false)
 		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrSettled, "a count can't show whether that was charged")
-		d, err := fallback.Take(t.Context(), "test:k", 1)
-		require.NoError(t, err)
-		assert.EqualValues(t, 100-13-13-1, d.Remaining)
+		assert.EqualValues(t, 100-13-13-1, limitertest.Must(fallback.Take(t.Context(), "test:k", 1))(t).Remaining)
 	})
 }

@@ -46,8 +46,7 @@ func othersLose(count int64) step { return func(p *play) { p.others -= count } }
 // own compares the permits in use: that many permits of the Client's, beside those of others.
 func own(want int64) step {
 	return func(p *play) {
-		rows, err := p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Result()
-		require.NoError(p, err)
+		rows := limitertest.Must(p.rdb.ZRange(p.Context(), p.keys().Permits, 0, -1).Result())(p)
 		others := int64(0)
 		for _, row := range rows {
 			if p.theirs[row] {
@@ -195,8 +194,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 		for version, checks := range map[string][]step{"": {peeksAndTakes(299), peeksAndTakes(301), peeksAndTakes(1000)}, "3.16.8": nil} {
 			all[what+version] = scenario{cfg: every(1000, hour), version: version, byDefault: true, both: true, steps: slices.Concat([]step{set(every(1000, hour))}, steps, checks, []step{
 				func(p *play) {
-					d, err := p.l.Peek(p.Context(), 0)
-					require.NoError(p, err)
+					d := limitertest.Must(p.l.Peek(p.Context(), 0))(p)
 					taken, _, err := p.l.TakeUpTo(p.Context(), 500)
 					require.NoError(p, err)
 					assert.Equal(p, min(500, d.Remaining), taken)
@@ -237,8 +235,7 @@ var migrations = map[string]scenario{
 		}
 		migrates(4)(p)
 		for _, z := range p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Val() {
-			m, err := codec.Parse(z.Member.(string))
-			require.NoError(p, err)
+			m := limitertest.Must(codec.Parse(z.Member.(string)))(p)
 			assert.Equal(p, codec.LayoutD2, m.Layout)
 			assert.Equal(p, scores[int64(z.Score)], m.Permits)
 			delete(scores, int64(z.Score))
@@ -329,8 +326,7 @@ func TestMigrateTakesOverNoPermits(t *testing.T) {
 					p.add(0, limitertest.NewMember(p, layout, 1))
 				}
 			}, migrate, release(3), func(p *play) {
-				rows, err := p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Result()
-				require.NoError(p, err)
+				rows := limitertest.Must(p.rdb.ZRangeWithScores(p.Context(), p.keys().Permits, 0, -1).Result())(p)
 				assert.Len(p, rows, 5, "those of others")
 				for _, row := range rows {
 					assert.InDelta(p, limitertest.ServerNow(p, p.rdb), row.Score, 0)
@@ -353,9 +349,7 @@ func (p *play) nextID() []byte {
 // next request.
 func meets(permits uint32) step {
 	return func(p *play) {
-		member, err := codec.Append(nil, codec.LayoutB, p.nextID(), permits)
-		require.NoError(p, err)
-		p.add(minute, string(member))
+		p.add(minute, string(limitertest.Must(codec.Append(nil, codec.LayoutB, p.nextID(), permits))(p)))
 	}
 }
 

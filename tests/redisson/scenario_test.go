@@ -195,9 +195,7 @@ func acquire(permits int64) step {
 
 func answers[T any](want T, call func(p *play) (T, error)) step {
 	return func(p *play) {
-		got, err := call(p)
-		require.NoError(p, err)
-		assert.Equal(p, want, got)
+		assert.Equal(p, want, limitertest.Must(call(p))(p))
 	}
 }
 

@@ -126,9 +126,7 @@ func figure(t testing.TB, rdb redistest.Client, section, name string) int {
 	if found == nil {
 		return -1
 	}
-	n, err := strconv.Atoi(found[1])
-	require.NoError(t, err)
-	return n
+	return limitertest.Must(strconv.Atoi(found[1]))(t)
 }
 
 // awaitReplicated waits until the replica has all that was written to its master before.
@@ -278,8 +276,7 @@ func follow(t testing.TB, master, replica *redistest.Server, addr string) {
 // link returns the address at which the replica reaches its master.
 func (r *replica) link(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := limitertest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	relay := func(to, from net.Conn) {
 		defer func() { _, _ = to.Close(), from.Close() }()
@@ -467,9 +464,7 @@ func (l *load) awaitGrants(t *testing.T, n int) {
 func (l *load) lost(t *testing.T, rdb redistest.Client) int {
 	t.Helper()
 	l.end()
-	found, err := rdb.Exists(t.Context(), l.granted...).Result()
-	require.NoError(t, err)
-	return len(l.granted) - int(found)
+	return len(l.granted) - int(limitertest.Must(rdb.Exists(t.Context(), l.granted...).Result())(t))
 }
 
 // transient reports whether an error says that a call did not run, or perhaps

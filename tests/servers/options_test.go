@@ -45,8 +45,7 @@ func known(t *testing.T, rdb redistest.Client, count int) []string {
 // out.
 func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 	t.Helper()
-	found, err := holders.Of(t.Context(), l)
-	require.NoError(t, err)
+	found := limitertest.Must(holders.Of(t.Context(), l))(t)
 	for i := range found.Shares {
 		found.Shares[i].Mark = ""
 	}
@@ -461,9 +460,7 @@ func TestWithReplicasOnARing(t *testing.T) {
 	granted := 0
 	for i := range 20 {
 		name := fmt.Sprintf("l%d", i)
-		shard, err := nodes.Of(t.Context(), rdb, name)
-		require.NoError(t, err)
-		if nodes.Addr(shard) == first.Addr() {
+		if nodes.Addr(limitertest.Must(nodes.Of(t.Context(), rdb, name))(t)) == first.Addr() {
 			granted++
 			limitertest.MustAcquire(t, limiterOf(client, name, 5), 1)
 			continue

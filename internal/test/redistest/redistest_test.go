@@ -37,9 +37,7 @@ func TestName_TellsTestsApart(t *testing.T) {
 
 func asChild(t *testing.T, test string, env ...string) *exec.Cmd {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self, "-test.run=^"+test+"$", "-test.v")
+	cmd := exec.Command(limitertest.Must(os.Executable())(t), "-test.run=^"+test+"$", "-test.v")
 	cmd.Env = append(os.Environ(), env...)
 	return cmd
 }
@@ -70,8 +68,7 @@ func TestServers_EndWithTestBinary(t *testing.T) {
 	redistest.Shared(t)
 	limitertest.Each(t, limitertest.Rows("returns", "panics", "is killed"), func(t *testing.T, how string) {
 		cmd := asChild(t, "TestChild", "REDISTEST_CHILD="+how)
-		out, err := cmd.StdoutPipe()
-		require.NoError(t, err)
+		out := limitertest.Must(cmd.StdoutPipe())(t)
 		require.NoError(t, cmd.Start())
 		servers := map[string]string{}
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -118,9 +115,7 @@ func TestWithoutAServer(t *testing.T) {
 		cmd.Dir = t.TempDir()
 		out, _ := cmd.CombinedOutput()
 		assert.Contains(t, string(out), want.text)
-		said, err := os.ReadFile(log)
-		require.NoError(t, err)
-		assert.Equal(t, want.said, string(said))
+		assert.Equal(t, want.said, string(limitertest.Must(os.ReadFile(log))(t)))
 	})
 }
 
