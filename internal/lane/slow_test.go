@@ -342,6 +342,14 @@ func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 		asks(int64(2), 900*time.Millisecond, limit.ReplicasBehind, limit.ReplicasKeepUp)
 		asks(int64(2), time.Minute, limit.ReplicasBehind, limit.ReplicasKeepUp)
 		asks(int64(0), 0, limit.ReplicasBehind, limit.ReplicasKeepUp, limit.ReplicasBehind)
+		// A repeat finds what an attempt before it was granted and writes nothing, so WAIT says nothing about that.
+		r.Loses.Store(2)
+		confirmed = int64(2)
+		again := newAsk("key", script.Call{Repeat: true})
+		again.call.Requests = 1
+		_, _ = again.by(r)
+		assert.ErrorIs(t, again.call.Short, limit.ErrNotReplicated)
+		assert.ErrorContains(t, again.call.Short, "too often")
 	})
 }
 

@@ -393,6 +393,34 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 	})
 }
 
+// A gRPC client resets its stream when its deadline is over, so that its server sees a context that is canceled, just before
+// its own deadline.
+func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
+	t.Parallel()
+	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {
+		limittest.Take(t, l, "ann", 5)
+		cancels := func(after time.Duration) {
+			for range 12 {
+				_, _ = within(t, 10*time.Millisecond, func(ctx context.Context) (any, error) {
+					ctx, cancel := context.WithCancel(ctx)
+					time.AfterFunc(after, cancel)
+					return l.Take(ctx, "ann", 1)
+				})
+			}
+		}
+		s.hook.hang(true)
+		cancels(2 * time.Millisecond) // which says nothing
+		start := time.Now()
+		_, _ = takeWithin(t, l, "ann", 2*time.Second)
+		require.GreaterOrEqual(t, time.Since(start), 900*time.Millisecond)
+		s.recover()
+		limittest.Take(t, l, "ann", 1)
+		s.hook.hang(true)
+		cancels(9 * time.Millisecond)
+		assert.True(t, atOnce(t, taking(t.Context(), l)))
+	})
+}
+
 // Those who wait in line when it is to be asked for the first, and their server hangs, are all answered within a call's time.
 func TestHungServer_LineEndsInTime(t *testing.T) {
 	t.Parallel()
