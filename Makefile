@@ -17,7 +17,7 @@ MUTATED  ?= ./internal/lane ./internal/merge ./internal/engine ./internal/middle
 COVERED := . ./fixedwindow ./slidinglog ./tokenbucket
 
 # Whose tests are to notice what is changed in MUTATED: those of the API first.
-NOTICING := ./tests/concurrency ./tests/waiting ./tests/defaults . ./fixedwindow ./slidinglog ./tokenbucket ./tests/redisson ./tests/memory \
+NOTICING := ./codec ./tests/concurrency ./tests/waiting ./tests/defaults . ./fixedwindow ./slidinglog ./tokenbucket ./tests/redisson ./tests/memory \
 	./tests/bounded ./tests/damage ./tests/hostile ./internal/middleware ./httplimit ./grpclimit ./internal/lua ./internal/merge ./internal/engine \
 	./internal/lane ./internal/script ./internal/keyed ./internal/refusal ./internal/lease ./internal/outage ./internal/recent ./internal/local \
 	./rratelimitertest ./tests/merging ./tests/faults ./tests/linearizability
