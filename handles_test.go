@@ -146,6 +146,8 @@ var ofClaims = limitertest.Tests[plan]{
 		_, err = p.client.TakeAll(t.Context(), p.client.RateLimiter("{}x").Claim(1), p.requests.Claim(1))
 		require.ErrorIs(t, err, rratelimiter.ErrUnsupported)
 		require.ErrorContains(t, err, "fall in different slots")
+		limitertest.MustTrySetRate(t, p.client.RateLimiter("{}x"), rratelimiter.PerHour(1))
+		require.NoError(t, limitertest.Second(p.client.TakeAll(t.Context(), p.client.RateLimiter("{}x").Claim(1))), "one's server knows")
 		assert.False(t, limitertest.Must(p.requests.Exists(t.Context()))(t))
 	},
 }

@@ -410,6 +410,8 @@ func TestCalendar_Input(t *testing.T) {
 	limitertest.Each(t, map[string]row{
 		"no zone":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(nil)}, "time zone"},
 		"no day":    {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, 7)}, "weekday"},
+		"bad day":   {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Weekly(time.UTC, -1)}, "weekday"},
+		"negative":  {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(-time.Hour)}, "aligned windows"},
 		"too short": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(999 * time.Millisecond)}, "aligned windows can't last 999ms"},
 		"too exact": {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Aligned(time.Second + 1)}, "aligned windows"},
 		"both":      {fixedwindow.Config{Limit: 1, Calendar: fixedwindow.Daily(time.UTC), Window: time.Minute}, "window 1m0s"},

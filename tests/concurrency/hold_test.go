@@ -283,6 +283,42 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 	})
 }
 
+// What settles a reservation stays apart from other members, by which a later program finds it.
+func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
+	t.Parallel()
+	limitertest.Virtual(t, map[string]time.Duration{"held": time.Minute, "held for an interval": time.Hour}, func(t *testing.T, rdb redistest.Client, hold time.Duration) {
+		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
+		b, _ := door.Behind[engine.Behind](l)
+		reserve := func() (settle func()) {
+			claims := []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: hold}}
+			a := limitertest.Must(b.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
+			text := limitertest.Must(a.Each[0].Reserved.AppendBinary(nil))(t)
+			return func() {
+				require.NoError(t, limitertest.Must(b.Engine.SettlerOf(b.Limiter, text))(t)(t.Context(), 100, func(err error) { assert.NoError(t, err) }))
+			}
+		}
+		takes := func(n int) {
+			for range n {
+				limitertest.MustAcquire(t, l, 1)
+				time.Sleep(50 * ms)
+			}
+		}
+		first := reserve()
+		time.Sleep(time.Second)
+		takes(100) // the first of an interval are never merged
+		first()
+		for range 50 { // more than are listed as answered
+			reserve()()
+		}
+		takes(500)
+		require.Less(t, rdb.ZCard(t.Context(), "{shared}:permits").Val(), int64(300), "members are merged")
+		first()
+		time.Sleep(time.Second)
+		assert.EqualValues(t, 100_000-600-51*100, limitertest.Available(t, l))
+		assert.EqualValues(t, 600+51*100, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+	})
+}
+
 // A caller that has gone gives back what is left of its reservation, though others were granted permits since.
 func TestHold_OfCallerThatHasGone(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/fixedwindow"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
@@ -283,6 +284,7 @@ var observerTests = map[string]observerTest{
 		_ = l.Acquire(limitertest.EndedContext(t), 1)
 		_, _ = client.RateLimiter("none").Take(ctx, 1)
 		_, _ = client.Keyed("users:", limitertest.Every(1, time.Minute)).Take(ctx, "ann", 1)
+		_, _ = fixedwindow.New(client, fixedwindow.Config{Limit: 1, Window: time.Minute}, rratelimiter.WithName("hits")).Take(ctx, "ann", 1)
 		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1), both.Claim(1))
 		_, _ = client.TryAcquireAll(ctx, 0, all.Claim(1))
 		seen := client.RateLimiter("seen", rratelimiter.WithDefault(limitertest.Every(1, time.Minute)), rratelimiter.WithRefusalCache())
@@ -302,6 +304,7 @@ var observerTests = map[string]observerTest{
 			{"orders", "Acquire", 1, limit.Failed, limit.KindCanceled, "", 0},
 			{"none", "Take", 1, limit.Failed, limit.KindNotInitialized, limit.FromRedis, 0},
 			{"users:", "Take", 1, limit.Granted, "", limit.FromRedis, 0},
+			{"hits", "Take", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}b", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
 			{"{shop}a", "TryAcquireAll", 1, limit.Granted, "", limit.FromRedis, 0},
@@ -325,6 +328,32 @@ var observerTests = map[string]observerTest{
 		counts := r.Callers("orders")
 		assert.Equal(t, 0, counts[len(counts)-1])
 		assert.Len(t, r.Callers("orders"), 6, "each change is reported: they are a minute apart")
+	},
+	"leases": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder) {
+		l := client.RateLimiter("orders", rratelimiter.WithDefault(limitertest.Every(100_000, time.Minute)),
+			rratelimiter.WithLease(rratelimiter.Lease{Permits: 100, Life: 3 * time.Second}))
+		for range 1000 {
+			limitertest.MustAcquire(t, l, 1)
+			time.Sleep(10 * ms)
+		}
+		require.NoError(t, client.Close(t.Context()))
+		synctest.Wait()
+		underWay, used := 0, 0
+		for _, lease := range r.Leases() {
+			if used += int(lease.Permits); lease.Ended {
+				used -= int(lease.Permits + lease.Unused)
+				underWay--
+			} else {
+				underWay++
+			}
+		}
+		assert.Zero(t, underWay)
+		for _, d := range r.Decisions() {
+			if d.Source == limit.FromMemory {
+				used--
+			}
+		}
+		assert.Zero(t, used, "taken and not unused is what memory granted")
 	},
 	// A limiter in shadow charges what it grants, reports what it would refuse, and lets all pass.
 	"a limiter in shadow": func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder) {
@@ -403,5 +432,31 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 		defer cancel()
 		plain = limitertest.NewClient(t, rdb, rratelimiter.WithShadow()).RateLimiter(name)
 		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "no one waits for the answer any more")
+	})
+}
+
+// Releases that wait for a doubtful call go as one call, and hold back the requests behind them.
+func TestRelease_ThoseThatGatherGoAsOneCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldSceneOf(t, limitertest.Every(100, time.Hour), &redistest.Options{ReadTimeout: time.Minute, PoolSize: 256})
+		limitertest.MustAcquire(t, s.RateLimiter, 50)
+		letGo := s.Hold(t, lua.Acquire, 1)
+		before := s.Sent.Scripts()
+		held := s.StartTryAcquire(t.Context(), 1, 0)
+		var all []*limitertest.Caller
+		for i := range 6 {
+			all = append(all, s.Go(func() (bool, error) { return true, s.Release(t.Context(), int64(1+i)) }))
+		}
+		behind := s.StartTryAcquire(t.Context(), 2, 0)
+		assert.Equal(t, "waits", behind.Outcome())
+		s.Until(500 * ms)
+		assert.Equal(t, 1, s.Sent.Scripts()-before)
+		letGo()
+		assert.Equal(t, "true at 500ms", held.Outcome())
+		limitertest.CheckOutcome(t, "true at 500ms", all...)
+		assert.Equal(t, "true at 500ms", behind.Outcome())
+		assert.Equal(t, 3, s.Sent.Scripts()-before, "the request, the releases and what was behind them")
+		s.CheckInUse(t, 100, 50+1-21+2)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
@@ -337,5 +338,34 @@ func TestLine_AsksWhenACallerJoins(t *testing.T) {
 		end, done := first.Ended()
 		assert.True(t, done && end.Ok)
 		assert.Less(t, end.At, 3100*ms)
+	})
+}
+
+// The call that should keep a limiter alive is stuck: another caller's does.
+func TestTryAcquireAll_SecondWaiterKeepsLimitersAlive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, m := redistest.Mini(t)
+		require.NoError(t, rdb.ScriptLoad(t.Context(), lua.AcquireAll.Source).Err())
+		proxy := redistest.MiniProxy(t, m)
+		stuck := make(chan struct{})
+		client := limitertest.NewClient(t, proxy.Client(t, nil))
+		slow := limitertest.NewLimiterOf(t, client, redistest.Name(t), limitertest.Every(2, 3*time.Second))
+		brief := limitertest.NewLimiterOf(t, client, limitertest.Besides(slow.Name()), limitertest.Alive(rratelimiter.Overall, 1000, time.Second))
+		limitertest.MustAcquire(t, slow, 2)
+		proxy.OnCommand(redistest.Nth(3, lua.AcquireAll.SHA, redistest.Late.When(stuck)))
+		start := time.Now()
+		both := limitertest.Go(func() {
+			limitertest.Together(2, func(int) {
+				assert.NoError(t, limitertest.Granted(client.TryAcquireAll(t.Context(), forever, brief.Claim(1), slow.Claim(1))))
+			})
+		})
+		time.Sleep(2 * time.Second)
+		ttl, _, err := brief.TTL(t.Context())
+		require.NoError(t, err)
+		assert.Positive(t, ttl, "the other caller asks")
+		close(stuck)
+		<-both
+		assert.Less(t, time.Since(start), 4*time.Second)
 	})
 }
