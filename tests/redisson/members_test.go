@@ -189,6 +189,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 		"the value is lost":      {rows(700, minute)},
 		"the value is too high":  {rows(700, minute), putValue(400)},
 		"some have leaked":       {rows(700, minute), putValue(10)},
+		"few of which leaked":    {rows(70, minute), putValue(10)},
 		"the configuration lost": {rows(700, minute), putValue(300), loseConfig},
 	} {
 		for version, checks := range map[string][]step{"": {peeksAndTakes(299), peeksAndTakes(301), peeksAndTakes(1000)}, "3.16.8": nil} {
