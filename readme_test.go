@@ -265,8 +265,7 @@ func TestServersPageListsTheScriptsCommands(t *testing.T) {
 	assert.Equal(t, strings.Fields(redistest.LeastCommands), strings.Fields(list))
 }
 
-// The options and errors of the package and those that docs/reference.md lists are
-// the same.
+// The options and errors of the package and those that docs/reference.md lists are the same.
 func TestReferenceNamesEachOptionAndError(t *testing.T) {
 	t.Parallel()
 	declared := regexp.MustCompile(`(?m)^(?:func (With\w+)\(|\s+(Err\w+) +=)`)

@@ -15,8 +15,7 @@ import (
 
 const traceSteps = 300 // at least
 
-// recorder draws a history and has it played by Redisson and this module. Only the seed and the
-// outcomes decide the draws.
+// recorder draws a history and has it played by Redisson and this module. Only the seed and the outcomes decide the draws.
 type recorder struct {
 	*stage
 	drawer
@@ -212,9 +211,8 @@ func (r *recorder) pass(on string, ms int64) {
 	r.happen(step{On: on, Op: model.Op{Do: "pass"}, MS: ms})
 }
 
-// stepAside lets time pass until nothing ends at the moment of the step, and
-// nothing that it may date to now is as old as something else. It returns for how many ms the
-// step's own limiter has.
+// stepAside lets time pass until nothing ends at the moment of the step, and nothing that it may date to now is as old as
+// something else. It returns for how many ms the step's own limiter has.
 func (r *recorder) stepAside(s step) (passed int64) {
 	if r.drawer.still {
 		return 0
@@ -302,9 +300,8 @@ func (r *recorder) pairID(on string) string {
 	return ""
 }
 
-// miscount leads to what releases that take rows for permits get wrong: a row of many
-// permits is in use when more come back than there is room for, since the value was lost
-// or the configuration made anew with a lower rate.
+// miscount leads to what releases that take rows for permits get wrong: a row of many permits is in use when more come back
+// than there is room for, since the value was lost or the configuration made anew with a lower rate.
 func (r *recorder) miscount(kind string, lost bool) {
 	const rate = 20
 	on, java := limiterNames[0], pick(r.drawer, r.of("Java"))
@@ -359,8 +356,7 @@ func (r *recorder) giveBack() {
 	each("availablePermits", 0, "java1")
 }
 
-// owe has a reservation cost more than is free, and both sides meet the debt, until Redisson
-// forgets it; another costs less.
+// owe has a reservation cost more than is free, and both sides meet the debt, until Redisson forgets it; another costs less.
 func (r *recorder) owe(kind string) {
 	on, java, goes := limiterNames[1], r.named("java1"), r.named("go2") // of one id
 	rate := &model.Rate{Type: kind, Rate: 20, Interval: 12 * r.tick}

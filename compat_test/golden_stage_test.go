@@ -204,8 +204,7 @@ func (st *stage) real(r model.Row) string {
 	return string(r.Member[:1]) + mark + string(r.Member[1+len(mark):])
 }
 
-// normalize replaces the ids read by the history's. An unknown id was written by this step, and
-// gets a number.
+// normalize replaces the ids read by the history's. An unknown id was written by this step, and gets a number.
 func (st *stage) normalize(s *model.State, known map[string]bool, number uint64) error {
 	fresh := 0
 	for _, p := range s.Pairs {

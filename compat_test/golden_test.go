@@ -129,10 +129,9 @@ func playTrace(t *testing.T, version string, steps []step, rdb redistest.Client,
 
 const maxMismatches = 5
 
-// step is a line of a trace: an operation of a service on a limiter, or
-// something else that happens to it. It must not depend on when and by which program it was recorded:
-// times are milliseconds from now, clients have names, and the ids of members are numbers
-// in the order in which they were written.
+// step is a line of a trace: an operation of a service on a limiter, or something else that happens to it. It must not depend
+// on when and by which program it was recorded: times are milliseconds from now, clients have names, and the ids of members are
+// numbers in the order in which they were written.
 type step struct {
 	On  string `json:"on"`            // the limiter
 	Who string `json:"who,omitempty"` // the service; empty for what just happens

@@ -25,18 +25,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// TestHammer makes both languages ask one limiter for more than it has, and
-// judges the grants as the server saw them. Some callers in Go reserve, and settle
-// fewer permits or more: what that charges counts as in use, and is no grant.
+// TestHammer makes both languages ask one limiter for more than it has, and judges the grants as the server saw them. Some
+// callers in Go reserve, and settle fewer permits or more: what that charges counts as in use, and is no grant.
 //
-// A grant is in use from the moment at which the server writes it, which MONITOR tells, until
-// an interval after the moment at which it is dated. That is a whole number of milliseconds,
-// rounded down; Go's are dated by the server, Java's by the caller before it sends. They come
-// back by as much less than an interval after they were written, and so a little more than the
-// rate may be written within one; Redisson is made so. No one sweeps a member before its time
-// is over by the sweeper's own clock, and all clocks are the machine's, so what is in use may
-// not be more than the rate at any moment, not even by one and not for a microsecond. If the
-// value alone counts, that holds for what is taken during the life of its key.
+// A grant is in use from the moment at which the server writes it, which MONITOR tells, until an interval after the moment at
+// which it is dated. That is a whole number of milliseconds, rounded down; Go's are dated by the server, Java's by the caller
+// before it sends. They come back by as much less than an interval after they were written, and so a little more than the rate
+// may be written within one; Redisson is made so. No one sweeps a member before its time is over by the sweeper's own clock,
+// and all clocks are the machine's, so what is in use may not be more than the rate at any moment, not even by one and not for
+// a microsecond. If the value alone counts, that holds for what is taken during the life of its key.
 func TestHammer(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	eachRelease(t, func(t *testing.T, peer *javaDriver) {
 		crew{usual, []*javaDriver{peer, peer}, 2}.hammer(t, peer.release.Version)
@@ -279,8 +276,7 @@ func (f *figures) judge(grants []grant) {
 	}
 }
 
-// grant is a member that a script has added, or what it has taken of a window. One
-// of which a part was given back is two.
+// grant is a member that a script has added, or what it has taken of a window. One of which a part was given back is two.
 type grant struct {
 	at      time.Time // when, by the server
 	dated   time.Time // its score
@@ -387,9 +383,8 @@ func (w *watcher) permits(text string) int64 {
 	return int64(member.Permits)
 }
 
-// seeBack sees a command of a script that gives back what callers who have gone were
-// granted, or have not used. What other scripts remove has run out, or is removed too early: of
-// that grants must not know.
+// seeBack sees a command of a script that gives back what callers who have gone were granted, or have not used. What other
+// scripts remove has run out, or is removed too early: of that grants must not know.
 func (w *watcher) seeBack(at time.Time, words []string) {
 	switch {
 	case words[0] == "zadd" && words[1] == w.set.Permits:

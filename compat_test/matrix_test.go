@@ -34,8 +34,7 @@ var (
 	redissonVersion = flag.String("redisson", newestRedisson, "release of Redisson to test against")
 )
 
-// The matrix: what is tested beside every release. Each release has a JVM for
-// itself, some one after the other.
+// The matrix: what is tested beside every release. Each release has a JVM for itself, some one after the other.
 
 // eachRelease runs test beside each release of Redisson that is asked for.
 func eachRelease(t *testing.T, test func(*testing.T, *javaDriver)) {
@@ -52,8 +51,7 @@ func record(t *testing.T, columns ...any) {
 	redistest.Record(t, test, columns...)
 }
 
-// sharing returns the options of a Client that shares limiters with a release: none
-// from 3.35 on.
+// sharing returns the options of a Client that shares limiters with a release: none from 3.35 on.
 func sharing(version string) []rratelimiter.Option {
 	if !model.Older(version, "3.35.0") {
 		return nil
@@ -72,9 +70,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRowsTakenForPermits: Redisson 3.16.2 to 3.34 counts rows instead of permits, when it
-// corrects a value above the rate. What Go writes for such a release must not lead it further
-// astray than what it writes itself.
+// TestRowsTakenForPermits: Redisson 3.16.2 to 3.34 counts rows instead of permits, when it corrects a value above the rate.
+// What Go writes for such a release must not lead it further astray than what it writes itself.
 func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	const rate = 10
 	hour := rratelimiter.PerHour
@@ -87,8 +84,7 @@ func TestRowsTakenForPermits(t *testing.T) { //nolint:paralleltest // one JVM at
 		rdb, url := redistest.Redis(t), redistest.Shared(t).URL()
 		java := peer.service(t, url)
 		takers := map[string]service{"Java": peer.service(t, url), "Go": newGo(t, rdb, sharing(r.Version)...)}
-		// Both ways a permit comes back, while nine are in use, to a value that has
-		// no room for it.
+		// Both ways a permit comes back, while nine are in use, to a value that has no room for it.
 		for way, first := range map[string]int64{"the value gets lost": rate, "the rate is set again and lower": 2 * rate} { // by the first rate
 			for _, requests := range []int{1, rate - 1} {
 				// What is right is 1: nine of ten are in use.
@@ -178,9 +174,8 @@ func TestFleetTurns(t *testing.T) {
 	})
 }
 
-// TestFleetsThatBreak shows what the two Redissons do to each other, and that Go beside them
-// breaks neither of them that would not break without it. If Go is the first to ask when rows
-// have run out, none breaks at all.
+// TestFleetsThatBreak shows what the two Redissons do to each other, and that Go beside them breaks neither of them that would
+// not break without it. If Go is the first to ask when rows have run out, none breaks at all.
 func TestFleetsThatBreak(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	eachFleet(t, immiscible, func(t *testing.T, older, newer *javaDriver) {
 		pair := older.release.Version + "+" + newer.release.Version
@@ -270,8 +265,7 @@ func releases(t testing.TB) []string {
 	return strings.Split(*releasesFlag, ",")
 }
 
-// fleet is the services that share limiters in the random turns: these in Java
-// and some in Go.
+// fleet is the services that share limiters in the random turns: these in Java and some in Go.
 type fleet struct {
 	javas  []*javaDriver
 	oldest string // the release in Go's WithRedissonVersion; "" for none
@@ -286,13 +280,11 @@ func (f fleet) String() string {
 	return strings.Join(slices.Compact(versions), "+")
 }
 
-// playTurns has Go and Java services work the same limiters by turns, at
-// random. After every operation its answer and all that Redis holds must be
-// what the model says.
+// playTurns has Go and Java services work the same limiters by turns, at random. After every operation its answer and all that
+// Redis holds must be what the model says.
 //
-// No result depends on how fast the machine is: time passes by moving the state back,
-// nothing ends at the moment of an operation, and one that took so long that something
-// may have ended meanwhile is done again, from the same state.
+// No result depends on how fast the machine is: time passes by moving the state back, nothing ends at the moment of an
+// operation, and one that took so long that something may have ended meanwhile is done again, from the same state.
 func playTurns(t *testing.T, f fleet) {
 	t.Helper()
 	seed, begin := *seed, time.Now()

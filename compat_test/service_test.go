@@ -120,8 +120,7 @@ func requireRelease(t testing.TB, first string) {
 	}
 }
 
-// passTime lets time pass for the limiter: what Redis holds of it, also for the
-// clients of these ids, is moved back in time.
+// passTime lets time pass for the limiter: what Redis holds of it, also for the clients of these ids, is moved back in time.
 func passTime(t testing.TB, rdb redistest.Client, limiter string, d time.Duration, ids ...string) {
 	t.Helper()
 	set := layout.KeysOf(limiter, "")
@@ -239,8 +238,7 @@ func ask[T any](ctx context.Context, c *javaClient, op, limiter string, args ...
 	return javadriver.Call[T](ctx, c.driver.Process, op, append([]any{c.name, limiter}, args...)...)
 }
 
-// rateArgs is how the driver takes a configuration; without a keep-alive time it calls the
-// form that has none.
+// rateArgs is how the driver takes a configuration; without a keep-alive time it calls the form that has none.
 func rateArgs(cfg rratelimiter.Config, more ...any) []any {
 	return append([]any{cfg.Type, cfg.Rate, cfg.Interval.Milliseconds(), cfg.KeepAlive.Milliseconds()}, more...)
 }
@@ -473,8 +471,7 @@ func TestJava(t *testing.T) {
 // goID is the client id of the Go services that are given one.
 const goID = "gopher"
 
-// oddNames are names with braces, which decide on the cluster slot, and what else may stand in
-// one.
+// oddNames are names with braces, which decide on the cluster slot, and what else may stand in one.
 var oddNames = []string{"a{b}c", "foo}bar", "a{b", "{{a}}", "a}", "{}x", "x{}", "{x}", "a b", "ü限", "a:b*?[c]\\", "50%+1", "\nbreak", "\"'"}
 
 func TestNamesOfAnyKind(t *testing.T) {

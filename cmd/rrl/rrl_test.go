@@ -421,8 +421,7 @@ func TestDemo_MatchesPictureInReadme(t *testing.T) {
 	story.Golden(t, "../../docs/demo.svg", got)
 }
 
-// pictureHead shows each line from its moment on, and all of them if no
-// movement is wanted.
+// pictureHead shows each line from its moment on, and all of them if no movement is wanted.
 const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" xml:space="preserve" viewBox="0 0 672 %d" role="img" aria-labelledby="title">
   <title id="title">%s</title>
   <style>

@@ -277,9 +277,8 @@ func (s *memoryScene) otherGroups() []memoryGroup {
 	}
 }
 
-// If memory is full, a script that needs some is refused before it changes anything,
-// whatever is there. One that only frees is not refused. Redis looks at memory
-// before a script's first write alone, so that is what must need memory, or free some.
+// If memory is full, a script that needs some is refused before it changes anything, whatever is there. One that only frees is
+// not refused. Redis looks at memory before a script's first write alone, so that is what must need memory, or free some.
 func TestFullMemory(t *testing.T) {
 	t.Parallel()
 	for _, version := range redistest.Versions() {

@@ -347,8 +347,7 @@ func TestGiveBack_OfALimiterThatHasGone(t *testing.T) {
 	assert.Equal(t, int64(0), l.eval(GiveBack, member(3), 3, "", 1000, ""))
 }
 
-// The list holds the attempts that a repeat decided last, each of them whole:
-// their late copies take nothing.
+// The list holds the attempts that a repeat decided last, each of them whole: their late copies take nothing.
 func TestAcquire_NotesLast31Attempts(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {

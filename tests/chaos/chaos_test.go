@@ -148,8 +148,7 @@ func (a *arena) masters(t testing.TB) []*redistest.Server {
 	return a.all
 }
 
-// calm waits until all servers are in order. It tells how many were made masters
-// without a fault that did so.
+// calm waits until all servers are in order. It tells how many were made masters without a fault that did so.
 func (a *arena) calm(t testing.TB) (surprises int) {
 	switch {
 	case a.cluster != nil:
@@ -419,8 +418,7 @@ func javaArguments(c *call) []any {
 	return []any{c.Permits}
 }
 
-// javaAnswer classifies what Redisson's call returned. What it throws as it gives up tells
-// nothing about what has been done.
+// javaAnswer classifies what Redisson's call returned. What it throws as it gives up tells nothing about what has been done.
 func javaAnswer(c *call, said any, err error) op.Answer {
 	thrown, threw := errors.AsType[*javadriver.ThrownError](err)
 	message := ""

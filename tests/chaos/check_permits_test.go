@@ -20,9 +20,8 @@ import (
 //     a lease had. If a Client was killed, that is what its calls of that moment may have
 //     been granted, and what a lease may hold.
 //
-// A Reset frees what is in use when it happens, and what callers release of that later
-// may be others': only what was granted behind the last one is in use for sure, and only
-// what was granted before one is surely not.
+// A Reset frees what is in use when it happens, and what callers release of that later may be others': only what was granted
+// behind the last one is in use for sure, and only what was granted before one is surely not.
 func (r *round) checkCount(p *pool, s *state) {
 	const check = "count"
 	exact := !r.lostCalls(p.limiter)
@@ -69,8 +68,7 @@ func (r *round) checkCount(p *pool, s *state) {
 	}
 }
 
-// died notes a Client that was killed. Calls that had been answered before the moment had all been
-// given back what they left.
+// died notes a Client that was killed. Calls that had been answered before the moment had all been given back what they left.
 func (r *round) died(id string, moment time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,8 +85,7 @@ func (r *round) cutOff(p *pool, c *call) bool {
 	return dead && p.mayKeep(c) && c.End > moment
 }
 
-// strandedLeases is how many permits the leases of Clients that were killed may have held:
-// one in use and one asked for.
+// strandedLeases is how many permits the leases of Clients that were killed may have held: one in use and one asked for.
 func (r *round) strandedLeases(l *limiter) int64 {
 	if l.lease == 0 {
 		return 0
@@ -120,13 +117,12 @@ func (p *pool) mayKeep(c *call) bool {
 // checkRefusals checks that no call was refused what must have been free: all that calls
 // before, and beside, may have in use leaves room for it at the lowest rate there was.
 //
-// What was granted is in use until it was certainly given back, or, if permits run out, for an interval after its
-// answer; what may have been granted is taken to be in use to the end. It looks at calls that ask once: those that
-// wait may be refused for one before them. It says nothing of leases, which hold unseen permits, of refusals
-// remembered, which do not see others' releases, of buckets, which fill slowly, if keys got lost or the clock was
-// set, of limiters other than RateLimiters if calls got lost, since those can't tell a refused attempt from one
-// that never came, and if permits run out while requests are doubled: the first copy may be refused, and the
-// second take permits that no caller gets.
+// What was granted is in use until it was certainly given back, or, if permits run out, for an interval after its answer; what
+// may have been granted is taken to be in use to the end. It looks at calls that ask once: those that wait may be refused for
+// one before them. It says nothing of leases, which hold unseen permits, of refusals remembered, which do not see others'
+// releases, of buckets, which fill slowly, if keys got lost or the clock was set, of limiters other than RateLimiters if calls
+// got lost, since those can't tell a refused attempt from one that never came, and if permits run out while requests are
+// doubled: the first copy may be refused, and the second take permits that no caller gets.
 func (r *round) checkRefusals(p *pool) {
 	doubled := slices.ContainsFunc(r.events, func(e event) bool { return e.kind == doubledRequest })
 	if doubled && !p.counted() {
@@ -186,15 +182,13 @@ func sums(all []change) func(time.Duration) int64 {
 	}
 }
 
-// checkWindows looks at the grants from outside: a call that was granted permits took them
-// at some moment between its beginning and its end, so all calls that lie wholly within a
-// span took theirs in it.
+// checkWindows looks at the grants from outside: a call that was granted permits took them at some moment between its beginning
+// and its end, so all calls that lie wholly within a span took theirs in it.
 //
-// What a span may see is the highest rate there was, once more for each time that Redis
-// may have forgotten all that was in use, or a Reset freed it, and what was given back in it. The span is
-// shorter than the interval by what the server's clock was set forward, by a lease's life,
-// and by the millisecond in which a grant is dated. This can't see grants of calls that
-// lie across the span's ends.
+// What a span may see is the highest rate there was, once more for each time that Redis may have forgotten all that was in use,
+// or a Reset freed it, and what was given back in it. The span is shorter than the interval by what the server's clock was set
+// forward, by a lease's life, and by the millisecond in which a grant is dated. This can't see grants of calls that lie across
+// the span's ends.
 func (r *round) checkWindows(p *pool) {
 	if worst := r.worstSpan(p); worst.sum > worst.allowed {
 		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most",

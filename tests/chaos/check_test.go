@@ -92,9 +92,8 @@ func (r *round) highest(l *limiter) int64 {
 	return most
 }
 
-// lostCalls reports whether calls for the limiter's permits may have been given up, or what
-// they were granted behind their callers' backs not given back: its own time was over, or,
-// for the limiters that can't repeat, an answer got lost.
+// lostCalls reports whether calls for the limiter's permits may have been given up, or what they were granted behind their
+// callers' backs not given back: its own time was over, or, for the limiters that can't repeat, an answer got lost.
 func (r *round) lostCalls(l *limiter) bool {
 	switch r.mood {
 	case gentle:
@@ -129,9 +128,8 @@ func (r *round) damaged(l *limiter) bool {
 	})
 }
 
-// checkAnswers checks that every call was answered in time, and that no answer is one
-// that no fault explains. What this machine holds up is allowed for: three times as long
-// as it has kept a goroutine from running at worst.
+// checkAnswers checks that every call was answered in time, and that no answer is one that no fault explains. What this machine
+// holds up is allowed for: three times as long as it has kept a goroutine from running at worst.
 func (r *round) checkAnswers() {
 	slack := r.slack()
 	for i := range r.calls {
@@ -233,13 +231,11 @@ func (r *round) mixed(p *pool) bool {
 	return p.redisson != "" && (p.kind == overall || r.ids[p.id])
 }
 
-// checkState checks what Redis holds of a limiter at any moment, since each script is
-// one: the value is the rate at most, value and permits in use are the rate together, and
-// what must have a time to live has one.
+// checkState checks what Redis holds of a limiter at any moment, since each script is one: the value is the rate at most, value
+// and permits in use are the rate together, and what must have a time to live has one.
 //
-// Where Redis lost keys the sum is not looked at. A client's own pair follows a new rate,
-// or a new end, only when that client comes by: there the sum is not looked at once the
-// rate has changed, and the end only by whether there is one.
+// Where Redis lost keys the sum is not looked at. A client's own pair follows a new rate, or a new end, only when that client
+// comes by: there the sum is not looked at once the rate has changed, and the end only by whether there is one.
 func (r *round) checkState(p *pool, s *state) {
 	if !p.isRate() {
 		r.checkKeyLives(p, s)
@@ -276,9 +272,8 @@ func (r *round) checkSum(p *pool, s *state, rate int64) {
 	}
 }
 
-// checkLives: a time to live of the config is one of value and set too, and none is none;
-// a client's own pair always has one. A server that was stopped between two commands of
-// a script, before Redis 7.2, counts the times to live from different moments.
+// checkLives: a time to live of the config is one of value and set too, and none is none; a client's own pair always has one. A
+// server that was stopped between two commands of a script, before Redis 7.2, counts the times to live from different moments.
 func (r *round) checkLives(p *pool, s *state) {
 	for _, k := range []model.Key{s.value, s.permits} {
 		if !k.There {
@@ -296,8 +291,7 @@ func (r *round) checkLives(p *pool, s *state) {
 	}
 }
 
-// checkKeyLives checks that the keys of the other limiters end, no later than their rule
-// can need, unless the clock was set.
+// checkKeyLives checks that the keys of the other limiters end, no later than their rule can need, unless the clock was set.
 func (r *round) checkKeyLives(p *pool, s *state) {
 	longest := p.config.Interval
 	if p.kind == bucket {

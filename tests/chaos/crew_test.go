@@ -47,8 +47,7 @@ type worker struct {
 	crew    crew
 }
 
-// A crew is who makes a worker's calls: callers, and the Clients that they use, one
-// after another.
+// A crew is who makes a worker's calls: callers, and the Clients that they use, one after another.
 type crew interface {
 	// work makes calls until ctx ends and all are answered.
 	work(ctx context.Context)
@@ -368,8 +367,7 @@ func (p *party) bound(c *call) time.Duration {
 	return b
 }
 
-// close closes the Client. What it gives back meanwhile may take several call timeouts,
-// eight at a time.
+// close closes the Client. What it gives back meanwhile may take several call timeouts, eight at a time.
 func (p *party) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), rest)
 	defer cancel()

@@ -40,8 +40,7 @@ func (f *fault) allowed(p *plan) bool {
 	return p.mood.allows(f.mood) && (f.only == nil || f.only(p))
 }
 
-// weight is how often a fault is drawn beside others: the fewer rounds allow it, and the
-// longer it takes, the more.
+// weight is how often a fault is drawn beside others: the fewer rounds allow it, and the longer it takes, the more.
 func (f *fault) weight(m mood) int {
 	switch {
 	case slices.Contains(topologyFaults, f) && slices.Contains(f.arenas, sentinel):
@@ -78,8 +77,7 @@ func (r *round) short(draw *rand.Rand) time.Duration {
 	return time.Duration(1 + draw.Int64N(int64(least/10)))
 }
 
-// spell is how long a fault lasts: short in a gentle round, else anything that keeps
-// some calls from being answered.
+// spell is how long a fault lasts: short in a gentle round, else anything that keeps some calls from being answered.
 func (r *round) spell(draw *rand.Rand) time.Duration {
 	if r.mood == gentle || r.mood == dropping {
 		return r.short(draw)
@@ -157,9 +155,8 @@ var weathers = []*weather{
 	{doubledRequest, gentle, harmlessTwice, func(*round, *rand.Rand) redistest.Action { return redistest.Duplicate }},
 }
 
-// harmlessTwice reports whether a second copy of the command that no attempt of the
-// package's own knows of must change nothing. Of a batch, and of a call that takes as many
-// permits as are free, it may take what the first one left, for no caller.
+// harmlessTwice reports whether a second copy of the command that no attempt of the package's own knows of must change nothing.
+// Of a batch, and of a call that takes as many permits as are free, it may take what the first one left, for no caller.
 func harmlessTwice(c redistest.Command) bool {
 	if c.Name() != "evalsha" {
 		return false
@@ -392,8 +389,7 @@ var topologyFaults = []*fault{
 	}},
 }
 
-// A master that does not answer for too long is replaced. On a busy machine one may hang that
-// long too.
+// A master that does not answer for too long is replaced. On a busy machine one may hang that long too.
 const masterHung = "hung master replaced"
 
 // inOrder waits until all servers are in order, and notes what no one asked them for.

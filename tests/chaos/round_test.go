@@ -156,8 +156,7 @@ func (r *round) shown() bool {
 	return r.hook != nil && len(r.violations) > 0
 }
 
-// calmDown ends all faults and waits for all calls, then closes the Clients. What they
-// still give back is given back then.
+// calmDown ends all faults and waits for all calls, then closes the Clients. What they still give back is given back then.
 func (r *round) calmDown(working, beside *sync.WaitGroup) {
 	for _, w := range r.workers {
 		w.clear()
@@ -304,8 +303,7 @@ func drawClient(draw *rand.Rand, name string) clientPlan {
 	}
 }
 
-// drawLimiters draws some limiters of several kinds. Braces keep the keys of each, and
-// those of a family, in one slot.
+// drawLimiters draws some limiters of several kinds. Braces keep the keys of each, and those of a family, in one slot.
 func (p *plan) drawLimiters(draw *rand.Rand) {
 	for i := range 3 + draw.IntN(3) {
 		name := fmt.Sprintf("{r%d:%d}", p.number, i)

@@ -90,8 +90,7 @@ func (answering) Process(_ context.Context, cmd redis.Cmder) error {
 	return nil
 }
 
-// What a call allocates of its own: a closure that comes to need the heap shows
-// here. The race detector adds one or two.
+// What a call allocates of its own: a closure that comes to need the heap shows here. The race detector adds one or two.
 //
 //nolint:paralleltest // others' allocations would count
 func TestTryAcquire_Allocations(t *testing.T) {

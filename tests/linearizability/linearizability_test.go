@@ -22,10 +22,9 @@ var (
 	histories  = flag.Int("histories", 0, "concurrent histories of each kind; 0 for a few")
 )
 
-// TestConcurrentHistories checks what many callers are answered against a model of the limiter:
-// there must be an order in which the calls, taken one after another, give these answers.
-// Nothing runs out meanwhile, except in virtual time: callers wait for it by a clock that is
-// known at each moment.
+// TestConcurrentHistories checks what many callers are answered against a model of the limiter: there must be an order in which
+// the calls, taken one after another, give these answers. Nothing runs out meanwhile, except in virtual time: callers wait for
+// it by a clock that is known at each moment.
 func TestConcurrentHistories(t *testing.T) {
 	t.Parallel()
 	for _, kind := range linearKinds {
@@ -105,8 +104,7 @@ var (
 		op.Try: 38, op.Take: 20, op.UpTo: 10, op.Peek: 6, op.Available: 10, op.Update: 8, op.TrySet: 2,
 		op.Reserve: 8, op.Settle: 12,
 	}
-	// Requests that are alone in their batch, mostly, so that calls for several
-	// limiters can meet.
+	// Requests that are alone in their batch, mostly, so that calls for several limiters can meet.
 	plainCalls = map[op.Name]int{op.Try: 60, op.Take: 6, op.UpTo: 2, op.Peek: 3, op.Available: 8, op.Update: 5}
 	// With some for two limiters at once.
 	allCalls = map[op.Name]int{
@@ -157,8 +155,7 @@ var callNames = []op.Name{
 	op.TrySet, op.Reset, op.Delete, op.Reserve, op.Settle,
 }
 
-// frees reports whether permits in use may come back by other calls than the one
-// that took them.
+// frees reports whether permits in use may come back by other calls than the one that took them.
 func (k linearKind) frees() bool {
 	return k.calls[op.Release]+k.calls[op.Set]+k.calls[op.Reset]+k.calls[op.Delete] > 0
 }
@@ -195,8 +192,7 @@ func drawPlan(kind linearKind, draw *rand.Rand) plan {
 	callers, limiters := kind.sizes()
 	for range limiters {
 		cfg := d.config(false)
-		// If there is no limiter, a repeat can't note that it was answered, and a late request
-		// takes permits once there is one.
+		// If there is no limiter, a repeat can't note that it was answered, and a late request takes permits once there is one.
 		if draw.IntN(4) == 0 && !kind.perClient && !kind.late {
 			cfg.Rate = 0
 		}
@@ -226,8 +222,7 @@ type drawing struct {
 	endings  int          // calls whose context may still end: each unknown outcome makes the search longer
 }
 
-// config draws a rate. KeepState never makes an interval longer: what has run out
-// but is still there would count again.
+// config draws a rate. KeepState never makes an interval longer: what has run out but is still there would count again.
 func (d *drawing) config(keep bool) rratelimiter.Config {
 	cfg := rratelimiter.PerHour(2 + d.draw.Int64N(28))
 	if d.kind.virtual {
@@ -320,8 +315,7 @@ func (d *drawing) drawEnd(c *linearCall) {
 	}
 }
 
-// drawName draws a call. If each Client has permits of its own, the rate, which all share,
-// stays.
+// drawName draws a call. If each Client has permits of its own, the rate, which all share, stays.
 func drawName(kind linearKind, draw *rand.Rand) op.Name {
 	total := 0
 	for _, n := range kind.calls {
@@ -446,8 +440,7 @@ local more, identity, prefix =`,
 	},
 }
 
-// TestMutants puts faults into the scripts, one at a time. The histories must
-// tell each of them.
+// TestMutants puts faults into the scripts, one at a time. The histories must tell each of them.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	redistest.SkipShort(t, "long")

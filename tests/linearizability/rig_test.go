@@ -38,8 +38,7 @@ type linearCall struct {
 	dead     bool          // its context has ended before
 }
 
-// run makes the call and notes the result. rash ends a context while a request may be on its
-// way.
+// run makes the call and notes the result. rash ends a context while a request may be on its way.
 func (c linearCall) run(ctx context.Context, h op.Handle, moments *moments, rash func(context.CancelFunc)) linear.Record {
 	r := linear.Record{Call: c.Call}
 	if c.patience > 0 || c.dead {
@@ -88,8 +87,7 @@ type linearRig struct {
 	rash     []rashCall
 }
 
-// rashCall is a call whose context ends when a request of its client's for the
-// limiter goes.
+// rashCall is a call whose context ends when a request of its client's for the limiter goes.
 type rashCall struct {
 	client  int
 	limiter string
@@ -198,8 +196,7 @@ func (rig *linearRig) cancel(client int, limiters []string) (some bool) {
 	return some
 }
 
-// meant returns the script that the arguments of a command name, nil if they name none, and the
-// limiters it is for.
+// meant returns the script that the arguments of a command name, nil if they name none, and the limiters it is for.
 func (rig *linearRig) meant(args []string) (script *lua.Script, limiters []string) {
 	if len(args) < 4 || !strings.HasPrefix(strings.ToLower(args[0]), "eval") {
 		return nil, nil
@@ -370,8 +367,7 @@ func (rig *linearRig) gather(t *testing.T, p plan, names []string, records []mad
 			h := &linear.History{
 				About:   fmt.Sprintf("%s, %s", rig.kind.name, name),
 				Virtual: rig.kind.virtual,
-				// After five attempts no one asks any more. A repeat that gives back
-				// leaves alone what others have been at.
+				// After five attempts no one asks any more. A repeat that gives back leaves alone what others have been at.
 				Strict:  losses < 5 && (losses == 0 || !rig.kind.frees()),
 				Phantom: losses > 0 && rig.kind.frees(),
 			}

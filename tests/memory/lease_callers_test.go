@@ -3,6 +3,7 @@ package memory_test
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lua"
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/test/redistest/limittest"
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
@@ -426,5 +428,89 @@ func TestLease_ServesManyCallersAtOnce(t *testing.T) {
 		require.NoError(t, client.Close(t.Context()))
 		assert.EqualValues(t, rate, granted.Load())
 		assert.Zero(t, limitertest.Available(t, limitertest.NewClient(t, rdb).RateLimiter(l.Name())))
+	})
+}
+
+// A lease is no larger than a member can be.
+func TestLeasesOfLargeRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		sent := limitertest.CountCommands(rdb)
+		l := limitertest.NewClient(t, rdb).Keyed("bytes:", limitertest.Every(1<<52, time.Minute), limitertest.Ahead(0))
+		for range 1000 {
+			limittest.Take(t, l, "ann", 400_000_000)
+			time.Sleep(time.Millisecond)
+		}
+		assert.Less(t, sent.Scripts(), 300)
+	})
+}
+
+// Requests are under way together, and the answer that brings a lease comes last: Remaining tells
+// of nothing that the others were granted.
+func TestLease_OvertakenAnswerCountsOtherGrants(t *testing.T) {
+	t.Parallel()
+	limitertest.Bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){
+		"Take": func(ctx context.Context, s *keyedScene) (bool, error) {
+			d, err := s.keyed.Take(ctx, "ann", 5000)
+			return d.Granted, err
+		},
+		"TryAcquire": func(ctx context.Context, s *keyedScene) (bool, error) { return s.TryAcquire(ctx, 5000, 0) },
+		"TryAcquireAll": func(ctx context.Context, s *keyedScene) (bool, error) {
+			other := limitertest.ByDefault(s.Client, "{"+s.Name()+"}b", limitertest.Hourly(5000))
+			return s.Client.TryAcquireAll(ctx, 0, s.Claim(5000), other.Claim(5000))
+		},
+	}, func(t *testing.T, call func(ctx context.Context, s *keyedScene) (bool, error)) {
+		s := newKeyedScene(t, limitertest.Every(10_000, time.Minute), 20, limitertest.Ahead(0))
+		taken := int64(0)
+		take := func() int64 {
+			taken++
+			return limittest.Take(t, s.keyed, "ann", 1).Remaining
+		}
+		for sent := 0; taken < 30 || take() != limitertest.Available(t, s.Other) || s.Sent.Total() > sent; {
+			sent = s.Sent.Total()
+			take()
+		}
+		letGo := s.Hold(t, lua.Acquire, 1)
+		first := s.Go(func() (bool, error) { return take() >= 0, nil })
+		require.Equal(t, "waits", first.Outcome())
+		limitertest.CheckOutcome(t, "true at 0s", s.Go(func() (bool, error) { return call(t.Context(), s) }))
+		letGo()
+		limitertest.CheckOutcome(t, "true at 0s", first)
+		sent := s.Sent.Total()
+		assert.LessOrEqual(t, take(), 10_000-5000-taken)
+		assert.Equal(t, sent, s.Sent.Total(), "there is no lease")
+	})
+}
+
+// What a lease that came short says is remembered: once it is used up, Redis is not asked
+// before the next permits come back, however often callers ask.
+func TestLease_ShortOneSparesCalls(t *testing.T) {
+	t.Parallel()
+	calls := maps.Clone(keyedCalls)
+	delete(calls, "Acquire")  // waits
+	delete(calls, "TakeUpTo") // is granted what there is, so no refusal says when there is more
+	limitertest.Bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
+		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 3, limitertest.Ahead(10*time.Second), rratelimiter.WithRefusalCache())
+		other := limitertest.NewClient(t, s.Mini).RateLimiter(s.Name())
+		take := func() bool {
+			granted, err := call(t.Context(), s.keyed)
+			require.NoError(t, err)
+			return granted
+		}
+		for range 100 {
+			require.True(t, take())
+		}
+		limitertest.MustAcquire(t, other, limitertest.Available(t, other)-10)
+		before := s.Sent.Scripts()
+		for take() {
+		}
+		for range 100 {
+			require.False(t, take())
+		}
+		assert.LessOrEqual(t, s.Sent.Scripts()-before, 1)
+		assert.Zero(t, limitertest.Available(t, other))
+		s.Until(61 * time.Second)
+		assert.True(t, take())
 	})
 }

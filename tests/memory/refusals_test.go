@@ -240,8 +240,7 @@ func TestRefusalsAndKeepAliveTimes(t *testing.T) {
 	})
 }
 
-// newFiguresScene returns a scene at 3 s: of 10 permits every 6 s, 4 were taken at 0 s and 3 at
-// 2 s, and Take(5) was refused.
+// newFiguresScene returns a scene at 3 s: of 10 permits every 6 s, 4 were taken at 0 s and 3 at 2 s, and Take(5) was refused.
 func newFiguresScene(t *testing.T, kind rratelimiter.RateType) *scene {
 	t.Helper()
 	s := newRefusalScene(t, rratelimiter.Config{Type: kind, Rate: 10, Interval: 6 * time.Second})

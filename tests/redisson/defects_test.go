@@ -18,9 +18,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 )
 
-// defects are each named after something that Redisson 4.7.0 does wrong: it would fail on that,
-// and if it leaves wrong state behind, they show that we cope with it. So do the tests below
-// whose names begin with TestDefect.
+// defects are each named after something that Redisson 4.7.0 does wrong: it would fail on that, and if it leaves wrong state
+// behind, they show that we cope with it. So do the tests below whose names begin with TestDefect.
 var defects = map[string]scenario{
 	"ReleasedPermitsComeBackTwice": {cfg: every(10, 10*second), both: true, steps: []step{
 		take(3), release(2), wait(second), take(5), wait(9 * second), free(5), wait(second), free(10),
@@ -164,8 +163,7 @@ func TestDefectAnotherTypeLeavesTheOldKeys(t *testing.T) {
 	}}.perform(t)
 }
 
-// Others lower and raise the rate while a client has all of the one before in use: its own
-// KeepState adds no permits to those.
+// Others lower and raise the rate while a client has all of the one before in use: its own KeepState adds no permits to those.
 func TestKeepState_PerClientCountsPermitsInUse(t *testing.T) {
 	t.Parallel()
 	to := func(rate int64) step { return update(true, perClient(rate, hour), keep) }
@@ -202,9 +200,8 @@ func uses(of func(use step) scenario, but ...string) map[string]scenario {
 	return all
 }
 
-// When the server's clock goes back, all ends move away as far. Whatever the next
-// call is sets those of a Client's own pair right, so that nothing stays behind if
-// it was the last one.
+// When the server's clock goes back, all ends move away as far. Whatever the next call is sets those of a Client's own pair
+// right, so that nothing stays behind if it was the last one.
 func TestPerClient_PairExpiresAfterClockWentBack(t *testing.T) {
 	t.Parallel()
 	of := func(use step) scenario {
@@ -230,8 +227,7 @@ func pairEnds(most time.Duration) step {
 	}
 }
 
-// With a longer interval, what other clients have in use counts longer. Their
-// pairs live on by it from their next call on.
+// With a longer interval, what other clients have in use counts longer. Their pairs live on by it from their next call on.
 func TestPerClient_PairFollowsLongerIntervalAtNextCall(t *testing.T) {
 	t.Parallel()
 	perform(t, uses(func(use step) scenario {

@@ -25,8 +25,7 @@ import (
 // mixed is of limiters whose set holds members of a Client among those of others.
 var mixed = every(100_000, hour)
 
-// othersTake lets others take one permit each, that many times, after all that was taken
-// before.
+// othersTake lets others take one permit each, that many times, after all that was taken before.
 func othersTake(count int) step {
 	return func(p *play) {
 		time.Sleep(2 * ms)
@@ -109,8 +108,7 @@ func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 			func(p *play) { assert.Zero(p, p.rdb.Exists(p.Context(), p.keys().Permits).Val()) },
 			free(mixed.Rate),
 		}},
-		// What has run out is not in use, though it may be in the set still: of this
-		// Client's, too.
+		// What has run out is not in use, though it may be in the set still: of this Client's, too.
 		"run out": {cfg: mixed, steps: []step{
 			func(p *play) { p.l = p.client.RateLimiter(p.l.Name(), rratelimiter.WithExact()) },
 			times(300, take(1)), wait(hour), othersTake(10), release(5), othersLose(5),
@@ -127,8 +125,7 @@ func TestReleaseFindsNoneOfItsOwn(t *testing.T) {
 	perform(t, all)
 }
 
-// No members are searched for those of a Client that took none, or
-// none since a Release found none.
+// No members are searched for those of a Client that took none, or none since a Release found none.
 func TestRelease_SearchesOwnMembersOnlyIfAny(t *testing.T) {
 	t.Parallel()
 	looks := 0
@@ -316,8 +313,7 @@ func TestMigrateRefuses(t *testing.T) {
 	}}.perform(t)
 }
 
-// What others took is theirs in the new layout too: a Release takes this Client's
-// off first.
+// What others took is theirs in the new layout too: a Release takes this Client's off first.
 func TestMigrateTakesOverNoPermits(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, limitertest.Rows(codec.LayoutB, codec.LayoutC, codec.LayoutD1), func(t *testing.T, layout codec.Layout) {

@@ -23,8 +23,7 @@ const (
 	hour   = time.Hour
 
 	newest = "4.7.0"
-	// Redisson before 3.13.3 keeps no set: the value counts a fixed window and ends
-	// with it.
+	// Redisson before 3.13.3 keeps no set: the value counts a fixed window and ends with it.
 	windowed = "3.12.3"
 
 	ownID = "own" // of the Client under test
@@ -390,8 +389,7 @@ func startsFull(cfg rratelimiter.Config) step {
 	return times(1, set(cfg), config(cfg), acquire(1), free(cfg.Rate-1))
 }
 
-// redissonsOwn are the behaviours that Redisson's own test suite asks of its rate limiter,
-// under its order's numbers.
+// redissonsOwn are the behaviours that Redisson's own test suite asks of its rate limiter, under its order's numbers.
 var redissonsOwn = map[string]scenario{
 	"01 keep alive": {cfg: keepAlive(1, second, second), steps: []step{
 		wait(1100 * ms), exists(false),

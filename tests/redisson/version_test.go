@@ -283,8 +283,7 @@ var windows = map[string]scenario{
 		require.ErrorIs(p, limitertest.Second(client.RateLimiter(p.l.Name()).TryAcquire(ctx, 4, 0)), context.Canceled)
 		require.NoError(p, client.Close(p.Context()))
 	}, free(0)}},
-	// Until the server has removed it, the value counts, also in the last
-	// millisecond of its window.
+	// Until the server has removed it, the value counts, also in the last millisecond of its window.
 	"up to its last millisecond": {cfg: every(1, 5*ms), version: windowed, everywhere: true, steps: []step{func(p *play) {
 		const windows = 40
 		granted := 0

@@ -102,8 +102,7 @@ func TestFailoverWhileInUse(t *testing.T) {
 	}
 }
 
-// failOverPaused has a Sentinel replace the master once that takes no more writes and the
-// replica has all.
+// failOverPaused has a Sentinel replace the master once that takes no more writes and the replica has all.
 func failOverPaused(t *testing.T, s *redistest.Sentinel, master *redistest.Server) {
 	t.Helper()
 	name, addrs := s.Watch()
@@ -157,8 +156,7 @@ type doomed struct {
 	opts       []rratelimiter.Option
 }
 
-// The master dies with writes that no replica got. Their grants are granted again, and nothing
-// else goes wrong.
+// The master dies with writes that no replica got. Their grants are granted again, and nothing else goes wrong.
 func TestFailover_ThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	r := startReplica(t)
@@ -338,9 +336,8 @@ func afterFailover(t *testing.T, l *rratelimiter.RateLimiter) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// With min-replicas-to-write a master that has lost its replica grants for some
-// seconds more, and then nothing that a failover could lose. Redis 6 does not ask
-// for replicas if a script writes.
+// With min-replicas-to-write a master that has lost its replica grants for some seconds more, and then nothing that a failover
+// could lose. Redis 6 does not ask for replicas if a script writes.
 func TestMinReplicasBoundWhatAFailoverLoses(t *testing.T) {
 	t.Parallel()
 	const rate = 100_000
@@ -407,8 +404,7 @@ func (c *crew) end() {
 	c.wg.Wait()
 }
 
-// A load is callers who each take one permit of a limiter of their own, so that each grant
-// can be looked for.
+// A load is callers who each take one permit of a limiter of their own, so that each grant can be looked for.
 type load struct {
 	crew
 
@@ -501,8 +497,7 @@ func kindOf(err error) string {
 	return err.Error()
 }
 
-// noteResult logs a line of a table of results, and keeps it if results are
-// kept. Durations are in seconds.
+// noteResult logs a line of a table of results, and keeps it if results are kept. Durations are in seconds.
 func noteResult(t *testing.T, table string, columns ...any) {
 	t.Helper()
 	for i, column := range columns {

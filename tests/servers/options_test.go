@@ -41,8 +41,7 @@ func known(t *testing.T, rdb redistest.Client, count int) []string {
 	return names
 }
 
-// usersOf returns who has permits of the limiter in use; marks, which are drawn, are left
-// out.
+// usersOf returns who has permits of the limiter in use; marks, which are drawn, are left out.
 func usersOf(t *testing.T, l *rratelimiter.RateLimiter) holders.Holders {
 	t.Helper()
 	found := limitertest.Must(holders.Of(t.Context(), l))(t)
@@ -403,8 +402,7 @@ func TestWithReplicas_NoReplicas(t *testing.T) {
 	awaitAvailable(t, d, 8)
 }
 
-// Each master of a cluster is waited for by itself, and limiters whose slot goes
-// elsewhere are followed.
+// Each master of a cluster is waited for by itself, and limiters whose slot goes elsewhere are followed.
 func TestWithReplicasOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 1)
@@ -506,8 +504,7 @@ func TestWithReplicasAfterLostAnswers(t *testing.T) {
 	})
 }
 
-// BenchmarkWithReplicas measures what durable grants cost: callers without, and with one
-// WAIT for each round trip.
+// BenchmarkWithReplicas measures what durable grants cost: callers without, and with one WAIT for each round trip.
 //
 //	go test -run '^$' -bench WithReplicas ./tests/servers
 func BenchmarkWithReplicas(b *testing.B) {

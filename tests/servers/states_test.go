@@ -134,9 +134,8 @@ func TestCluster_ServesNamesWhoseKeysShareASlot(t *testing.T) {
 	}
 }
 
-// The probe of a server with a breaker is refused whenever grants are, whatever a key
-// holds: such a server is away, and has not run what it was asked. The probe changes nothing,
-// and needs only rights that decisions need.
+// The probe of a server with a breaker is refused whenever grants are, whatever a key holds: such a server is away, and has not
+// run what it was asked. The probe changes nothing, and needs only rights that decisions need.
 func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 	t.Parallel()
 	limitertest.Each(t, limitertest.Rows(redistest.Versions()...), func(t *testing.T, version redistest.Version) {

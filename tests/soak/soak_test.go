@@ -93,8 +93,7 @@ func TestSoak(t *testing.T) { //nolint:paralleltest // it measures the heap
 	soak(t, connected(t), time.Duration(*minutes*float64(time.Minute)), 2*time.Millisecond, true)
 }
 
-// soak lets callers use limiters and looks at what is in use. A busy machine may not get each
-// answer in time.
+// soak lets callers use limiters and looks at what is in use. A busy machine may not get each answer in time.
 func soak(t *testing.T, rdb redistest.Client, length, pause time.Duration, busy bool) {
 	t.Helper()
 	client := rratelimiter.New(rdb, limitertest.Patient())
@@ -208,8 +207,7 @@ func TestForgottenLeasesGoBack(t *testing.T) {
 	})
 }
 
-// BenchmarkHotKeys measures what a key in demand costs in memory: its handle, and a lease
-// beside it.
+// BenchmarkHotKeys measures what a key in demand costs in memory: its handle, and a lease beside it.
 func BenchmarkHotKeys(b *testing.B) {
 	rdb := connected(b)
 	for name, opts := range map[string][]rratelimiter.LimiterOption{"plain": nil, "refusals": ahead[1:], "leased": ahead[:1], "both": ahead} {

@@ -1,6 +1,5 @@
-// Package articles holds the limiting rules that are copied from article to
-// article and run in many services, with their faults: for tests, measurements
-// and demonstrations beside the limiters of this module, which share their keys.
+// Package articles holds the limiting rules that are copied from article to article and run in many services, with their
+// faults: for tests, measurements and demonstrations beside the limiters of this module, which share their keys.
 package articles
 
 import (
@@ -21,8 +20,7 @@ type FixedWindow struct {
 	Seconds int64 // the window
 }
 
-// Counter counts all requests of a window, the refused ones too. It has the
-// keys of FixedWindow.
+// Counter counts all requests of a window, the refused ones too. It has the keys of FixedWindow.
 type Counter FixedWindow
 
 // SlidingLog keeps a sorted set of the requests that passed, scored by epoch milliseconds.
@@ -32,8 +30,7 @@ type SlidingLog struct {
 	Threshold int64 // if Thresholds has none for the key
 	Seconds   int64 // the window
 
-	// Thresholds is the key of a hash: field = limiter key, value = threshold.
-	// Empty: Threshold holds.
+	// Thresholds is the key of a hash: field = limiter key, value = threshold. Empty: Threshold holds.
 	Thresholds string
 
 	Now func() time.Time // the caller's clock

@@ -265,9 +265,8 @@ func TestBuilds_AreReproducible(t *testing.T) {
 	assert.Equal(t, string(sums[0]), string(sums[1]))
 }
 
-// published returns the environment of a user who has none of our modules, once the
-// repository in dir is pushed: its HEAD and its tags are at the modules' address. All other
-// modules come from where this machine gets them.
+// published returns the environment of a user who has none of our modules, once the repository in dir is pushed: its HEAD and
+// its tags are at the modules' address. All other modules come from where this machine gets them.
 func published(t *testing.T, dir string) []string {
 	t.Helper()
 	top := t.TempDir()

@@ -1,5 +1,4 @@
-// Package javadriver builds, starts and calls the Java programs that tests and
-// measurements run beside this module.
+// Package javadriver builds, starts and calls the Java programs that tests and measurements run beside this module.
 package javadriver
 
 import (
@@ -184,8 +183,7 @@ func (t *tail) String() string {
 	return string(t.text)
 }
 
-// StartRedisson starts a JVM with this release of Redisson, or one of model.Unreleased;
-// source is the folder compat_test/java.
+// StartRedisson starts a JVM with this release of Redisson, or one of model.Unreleased; source is the folder compat_test/java.
 func StartRedisson(source, release string) (*Process, error) {
 	jar := cmp.Or(model.Unreleased[release], release)
 	d := redisson(source, release, jar)
@@ -325,8 +323,7 @@ func readClassPath(dir string) (string, bool) {
 	return classPath, true
 }
 
-// runMaven builds into dir, without the network if the local repository has
-// all it takes.
+// runMaven builds into dir, without the network if the local repository has all it takes.
 func (d Driver) runMaven(source, dir string) error {
 	mvn, err := exec.LookPath("mvn")
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package linear is a model of a limiter that one call at a time happens to, and asks
-// porcupine whether what many callers were answered at once has an order that the model
-// explains.
+// Package linear is a model of a limiter that one call at a time happens to, and asks porcupine whether what many callers were
+// answered at once has an order that the model explains.
 //
 // A call with an unknown outcome may have happened at any time from its beginning on,
 // or never. What a call took whose caller has gone may be given back at any time.
@@ -34,8 +33,7 @@ func (c Call) String() string {
 	return text
 }
 
-// A Record is a call and its answer. Moments are counted: of two, the later has the greater
-// number.
+// A Record is a call and its answer. Moments are counted: of two, the later has the greater number.
 type Record struct {
 	Call
 	op.Answer
@@ -75,8 +73,7 @@ func (r *Record) String() string {
 
 func (r *Record) unseen() bool { return r.Outcome == op.Gone || r.Outcome == op.Unknown }
 
-// mayHaveLeft reports whether the caller waited without success, and its last request may have
-// been answered after it left.
+// mayHaveLeft reports whether the caller waited without success, and its last request may have been answered after it left.
 func (r *Record) mayHaveLeft() bool { return r.Waits() && r.Outcome == op.Done && !r.OK && r.later }
 
 // A History is what callers did to one limiter; to one Client's part if each has its own.
@@ -91,8 +88,7 @@ type History struct {
 	Together int // the most requests of one Client for permits that were under way
 }
 
-// effectOf returns the effect of a call. It is a loose one if the result is unknown, and none
-// if there is none.
+// effectOf returns the effect of a call. It is a loose one if the result is unknown, and none if there is none.
 func (h *History) effectOf(r *Record) (e effect, loose, some bool) {
 	e = effect{
 		call: r.Number, permits: r.Permits, outcome: r.Outcome, ok: r.OK, doubted: r.Doubts > 0,
@@ -197,8 +193,7 @@ func (h *History) acquireEffectOf(r *Record, e effect, loose bool) (_ effect, is
 	return e, loose, true
 }
 
-// phantoms is how many attempts of a call a repeat may not have found again,
-// since others had released what they took.
+// phantoms is how many attempts of a call a repeat may not have found again, since others had released what they took.
 func (h *History) phantoms(r *Record, guess guess) int {
 	charges := callScripts[r.Name] == lua.Acquire || r.Name == op.All || r.Name == op.Settle && r.Used > r.Permits
 	if !h.Phantom || guess.found || !charges {
@@ -243,8 +238,7 @@ type Request struct {
 
 func (q Request) takes() bool { return q.Script == lua.Acquire || q.Script == lua.AcquireAll }
 
-// Prepare notes of each call what the others tell about it, and the requests
-// that the clients made for this limiter.
+// Prepare notes of each call what the others tell about it, and the requests that the clients made for this limiter.
 func (h *History) Prepare(requests []Request) {
 	slices.SortFunc(requests, func(a, b Request) int { return cmp.Compare(a.Began, b.Began) })
 	for _, q := range requests {
@@ -364,8 +358,7 @@ func (h *History) events(guess guess) (events []porcupine.Event, loose []effect)
 	return events, loose
 }
 
-// ticks calls f for each millisecond of the history's clock, with the moment
-// before which it came.
+// ticks calls f for each millisecond of the history's clock, with the moment before which it came.
 func (h *History) ticks(f func(moment, ms int64)) {
 	type reading struct{ moment, ms int64 }
 	var readings []reading

@@ -135,9 +135,8 @@ func (s State) byDefault(e effect) State {
 	return s
 }
 
-// withdrawn returns the states in which loose effects of a call no longer come,
-// and nothing is left of those that came: whatever an earlier attempt took and
-// no repeat found again has been taken off by others. If that was a part of it, the repeat
+// withdrawn returns the states in which loose effects of a call no longer come, and nothing is left of those that came:
+// whatever an earlier attempt took and no repeat found again has been taken off by others. If that was a part of it, the repeat
 // may have taken the rest for what others of the same script call were granted.
 func (s State) withdrawn(e effect) []State {
 	mine := func(k stake) bool { return k.call == e.call }
@@ -159,8 +158,7 @@ func (s State) withdrawn(e effect) []State {
 }
 
 func (s State) acquire(e effect) []State {
-	// A repeat can't tell whether an earlier attempt was refused, or others
-	// have released since what it took.
+	// A repeat can't tell whether an earlier attempt was refused, or others have released since what it took.
 	mine := func(k stake) bool { return k.call == e.call }
 	anyhow := e.anyhow || e.outcome == op.Done && !e.ok && slices.ContainsFunc(s.stakes, mine)
 	left := s.withdrawn(e)
@@ -326,9 +324,8 @@ type states struct {
 	key    string // all of their keys
 }
 
-// follow returns the states that an effect may lead to, together with the loose
-// effects that may have come after it; none once the search's time is over, since they may
-// be too many to list. Of those that are the same the first comes first.
+// follow returns the states that an effect may lead to, together with the loose effects that may have come after it; none once
+// the search's time is over, since they may be too many to list. Of those that are the same the first comes first.
 func (all states) follow(e effect, loose []effect, within *searchTime) states {
 	found := map[string]State{}
 	var queue []State

@@ -11,8 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// guess narrows the search for an order. What happened is mostly found by the
-// narrowest one.
+// guess narrows the search for an order. What happened is mostly found by the narrowest one.
 type guess struct {
 	when   func(*Record) spell // when calls happened, as far as there are requests
 	soon   int64               // after this many moments a call with an unknown outcome is over; 0: never
@@ -142,9 +141,8 @@ func (h *History) List() string {
 	return text.String()
 }
 
-// searched is what porcupine gets of a limiter. All that an operation is, its answer included,
-// is its input. Loose effects come at any time after they were announced, or never; they are no
-// operations, since porcupine would try each at every moment.
+// searched is what porcupine gets of a limiter. All that an operation is, its answer included, is its input. Loose effects come
+// at any time after they were announced, or never; they are no operations, since porcupine would try each at every moment.
 func searched(start State, loose []effect, within *searchTime) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return states{states: []State{start}} },

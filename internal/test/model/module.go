@@ -79,9 +79,8 @@ func (m *Module) mayAcquire(n int64, fallback *Rate, fresh bool) []Possible {
 	}
 }
 
-// Sound returns the fault after a call of ours that concerned permits, "" if there is none:
-// whatever else is there, calls neither mint permits nor lose any, and bring back what others
-// have lost. Redisson relies on it.
+// Sound returns the fault after a call of ours that concerned permits, "" if there is none: whatever else is there, calls
+// neither mint permits nor lose any, and bring back what others have lost. Redisson relies on it.
 func (m *Module) Sound(op Op, before, c *Call) string {
 	p, was := c.Pair(), before.Pair()
 	window := m.isWindow(c, p)
@@ -103,9 +102,8 @@ func (m *Module) Sound(op Op, before, c *Call) string {
 	return ""
 }
 
-// isWindow reports whether the value is a fixed window of a Redisson that keeps no
-// set: it ends before all the rest, an interval away at most. If such a Redisson shares
-// the limiters, every value is one.
+// isWindow reports whether the value is a fixed window of a Redisson that keeps no set: it ends before all the rest, an
+// interval away at most. If such a Redisson shares the limiters, every value is one.
 func (m *Module) isWindow(c *Call, p *Pair) bool {
 	if m.windowed {
 		return p.HasValue
@@ -182,13 +180,11 @@ func (m *Module) recoverLeaked(c *Call, p *Pair) {
 	if m.isWindow(c, p) {
 		return
 	}
-	// A resent acquire loses its permit for good, and so do rows that another
-	// rate has left behind.
+	// A resent acquire loses its permit for good, and so do rows that another rate has left behind.
 	p.Value = max(p.Value, c.Rate()-sum(p.Rows))
 }
 
-// goTail puts the limiter's end on all keys. A window keeps its own, and all else outlives it,
-// which identifies a window.
+// goTail puts the limiter's end on all keys. A window keeps its own, and all else outlives it, which identifies a window.
 func (m *Module) goTail(c *Call, p *Pair, renew, window bool) {
 	end := c.ConfigEnd
 	if keepAlive := c.KeepAlive(); keepAlive > 0 && renew {

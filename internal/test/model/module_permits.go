@@ -6,8 +6,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// tryAcquireAtOnce takes permits that are free without a look at what has run out; it
-// returns false unless they are.
+// tryAcquireAtOnce takes permits that are free without a look at what has run out; it returns false unless they are.
 func (m *Module) tryAcquireAtOnce(c *Call, permits int64) (Answer, bool) {
 	if c.Config == nil || m.thorough {
 		return Answer{}, false
@@ -54,8 +53,7 @@ func (m *Module) grant(c *Call, p *Pair, permits int64) {
 	}
 }
 
-// tryAcquire takes permits if they are free. With audit, a refusal means that
-// not even leaked permits were left.
+// tryAcquire takes permits if they are free. With audit, a refusal means that not even leaked permits were left.
 func (m *Module) tryAcquire(c *Call, permits int64, fallback *Rate, audit bool) Answer {
 	taken, _, problem := m.take(c, permits, fallback, false, audit)
 	if problem != "" {
@@ -284,8 +282,7 @@ func (m *Module) release(c *Call, op Op) Answer {
 		return Say("done")
 	}
 
-	// release() leaves the set alone, so that the same permit comes back twice:
-	// here it comes off the rows.
+	// release() leaves the set alone, so that the same permit comes back twice: here it comes off the rows.
 	left, inUse := permits, slices.Clone(p.Rows)
 	for i := range p.Grants().NewestFirst(c.Who.Number) {
 		if left == 0 {

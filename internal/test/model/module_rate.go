@@ -100,8 +100,7 @@ func (m *Module) endKept(c *Call, window bool) {
 	}
 }
 
-// clearExpire takes the limiter's end away. PER_CLIENT: keys of clients that are
-// gone stay for ever.
+// clearExpire takes the limiter's end away. PER_CLIENT: keys of clients that are gone stay for ever.
 func (m *Module) clearExpire(c *Call, _ Op) Answer {
 	shared, own := c.Pairs[""], c.Pairs[c.Who.ID]
 	window, ownWindow := m.isWindow(c, shared), m.isWindow(c, own)
@@ -128,8 +127,7 @@ func reset(c *Call) Answer {
 	return Say("done")
 }
 
-// rename moves the limiter: unlink, rename and the like take the whole one, not only its
-// configuration.
+// rename moves the limiter: unlink, rename and the like take the whole one, not only its configuration.
 func rename(c *Call) Answer {
 	if c.Config == nil {
 		return Say(NotInitialized)

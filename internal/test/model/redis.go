@@ -152,8 +152,7 @@ func (k Key) String() string {
 	return fmt.Sprintf("%q, to live %v", k.Content, k.TTL)
 }
 
-// Look returns what Redis holds under keys of one slot at one moment, and when that was,
-// and removes keys.
+// Look returns what Redis holds under keys of one slot at one moment, and when that was, and removes keys.
 func Look(ctx context.Context, rdb redis.Scripter, keys []string, remove ...any) (now int64, all []Key, err error) {
 	answer, err := look.Run(ctx, rdb, keys, remove...).Slice()
 	if err != nil {
@@ -179,8 +178,7 @@ func Look(ctx context.Context, rdb redis.Scripter, keys []string, remove ...any)
 	return now, all, nil
 }
 
-// Read returns what Redis holds of the limiter called name, for clients of these ids,
-// and when that was.
+// Read returns what Redis holds of the limiter called name, for clients of these ids, and when that was.
 func Read(ctx context.Context, rdb redis.Scripter, name string, ids ...string) (s *State, now int64, err error) {
 	k := redisson.KeysOf(name, "")
 	keys := []string{k.Config, k.Value, k.Permits}
@@ -215,9 +213,8 @@ func (k Key) end(now int64) int64 {
 	return now + k.TTL.Milliseconds()
 }
 
-// fields returns those of a configuration that models know. The others are "answered", of
-// a repeat that was long in coming, "released", of the last Releases, "lapsed", of what ended holds, and
-// "default", which tells when a Client was made.
+// fields returns those of a configuration that models know. The others are "answered", of a repeat that was long in coming,
+// "released", of the last Releases, "lapsed", of what ended holds, and "default", which tells when a Client was made.
 func (k Key) fields() map[string]string {
 	var fields map[string]string
 	for i := 0; i+1 < len(k.Content); i += 2 {

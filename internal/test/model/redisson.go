@@ -96,8 +96,7 @@ func (r *Release) inUse(c *Call, rows []Row) int64 {
 	return int64(len(rows))
 }
 
-// noWait returns the error of a refusal that finds no row to tell its wait from,
-// "" if it finds one.
+// noWait returns the error of a refusal that finds no row to tell its wait from, "" if it finds one.
 func (r *Release) noWait(c *Call, p *Pair) string {
 	if r.ReadsOldest {
 		if len(p.Rows) == 0 {

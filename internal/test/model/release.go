@@ -10,8 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// A Release is what the rate limiter of one release of Redisson does. Each flag is a
-// change that a release brought.
+// A Release is what the rate limiter of one release of Redisson does. Each flag is a change that a release brought.
 type Release struct {
 	Version string
 	Layout  codec.Layout // of the members that it writes

@@ -1,9 +1,8 @@
 // Package model says in plain Go what calls do to a limiter.
 //
-// Grants are the permits in use, with the rules that hold for all callers: which permits have
-// run out, how many are free and when more will be, whose permits a release takes. [State] is
-// all that Redis holds of a limiter, to the byte; a [Module] is what this module decides of it, a
-// [Release] what a release of Redisson does, each of its defects included. Package linear
+// Grants are the permits in use, with the rules that hold for all callers: which permits have run out, how many are free and
+// when more will be, whose permits a release takes. [State] is all that Redis holds of a limiter, to the byte; a [Module] is
+// what this module decides of it, a [Release] what a release of Redisson does, each of its defects included. Package linear
 // reckons with Grants alone, for many calls at once.
 package model
 
@@ -49,8 +48,7 @@ func (all Grants) Settled(interval, now int64) Grants {
 	return slices.DeleteFunc(slices.Clone(all), out)
 }
 
-// Ready returns when that many permits are free, of which free are now; false if all would not
-// do.
+// Ready returns when that many permits are free, of which free are now; false if all would not do.
 func (all Grants) Ready(free, permits, interval, now int64) (at int64, ok bool) {
 	if free >= permits {
 		return now, true
@@ -85,8 +83,7 @@ func (all Grants) NewestFirst(by int) iter.Seq[int] {
 	}
 }
 
-// A State is what Redis holds of one limiter. Times are epoch milliseconds; 0, as the
-// end of a key, is never.
+// A State is what Redis holds of one limiter. Times are epoch milliseconds; 0, as the end of a key, is never.
 type State struct {
 	Config    map[string]string `json:"config,omitempty"` // the hash; nil if there is none
 	ConfigEnd int64             `json:"ttl,omitempty"`
@@ -279,8 +276,7 @@ func (s *State) Pass(ms, now int64) {
 	}
 }
 
-// Round rounds all times to multiples of a unit from a base on, which is 0 then. It
-// returns the most that one was off.
+// Round rounds all times to multiples of a unit from a base on, which is 0 then. It returns the most that one was off.
 func (s *State) Round(base, unit int64) (off int64) {
 	for _, at := range s.times() {
 		exact := *at - base
@@ -320,9 +316,8 @@ func (s *State) ends() []*int64 {
 	return slices.DeleteFunc(ends, func(end *int64) bool { return *end == 0 })
 }
 
-// OnEdge reports whether something ends just now, for any of the intervals, or is dated
-// to now beside what is dated in the future: what is asked of the limiter then has no
-// certain answer by a clock that goes on.
+// OnEdge reports whether something ends just now, for any of the intervals, or is dated to now beside what is dated in the
+// future: what is asked of the limiter then has no certain answer by a clock that goes on.
 func (s *State) OnEdge(now int64, intervals ...int64) bool {
 	edge := slices.ContainsFunc(s.ends(), func(end *int64) bool { return *end == now })
 	for _, p := range s.Pairs {

@@ -3,11 +3,10 @@
 //
 //	go run ./internal/test/mutants -tests "./internal/lane ./tests/waiting" ./internal/lane
 //
-// All changes of Go code are in one build of the tests, and an environment variable says which is active. Before, each
-// test shows by itself which it comes by. Then the suites are asked one after another, each for all changes that those
-// before it have not noticed. Records in a directory let the next run go
-// on from where this one ended; they begin anew if the packages have changed, and tests that have changed are run again
-// for what has survived. Run it in the repository's root.
+// All changes of Go code are in one build of the tests, and an environment variable says which is active. Before, each test
+// shows by itself which it comes by. Then the suites are asked one after another, each for all changes that those before it
+// have not noticed. Records in a directory let the next run go on from where this one ended; they begin anew if the packages
+// have changed, and tests that have changed are run again for what has survived. Run it in the repository's root.
 package main
 
 import (

@@ -26,10 +26,9 @@ import (
 // errNoTLS: a server was built without TLS.
 var errNoTLS = errors.New("it was built without TLS")
 
-// StartTLS starts a server for this test alone that speaks nothing but TLS, with a certificate
-// made for it, and asks clients for one too. [Server.Client] uses the credentials that are
-// needed. If the server of [Redis] was built without TLS,
-// another release takes its place. It skips as [Redis] does.
+// StartTLS starts a server for this test alone that speaks nothing but TLS, with a certificate made for it, and asks clients
+// for one too. [Server.Client] uses the credentials that are needed. If the server of [Redis] was built without TLS, another
+// release takes its place. It skips as [Redis] does.
 func StartTLS(t testing.TB, args ...string) *Server {
 	t.Helper()
 	skipOwn(t)
@@ -63,8 +62,7 @@ func startTLS(v Version, args []string) (*Server, error) {
 	return nil, err
 }
 
-// TLSFiles returns the files, in PEM, that such a client is given: the
-// authority's certificate, its own, and the key.
+// TLSFiles returns the files, in PEM, that such a client is given: the authority's certificate, its own, and the key.
 func (s *Server) TLSFiles() (ca, cert, key string) {
 	return s.file("tls.crt"), s.file("tls.crt"), s.file("tls.key")
 }
@@ -110,11 +108,10 @@ func tlsArgs(s *Server, port string) ([]string, error) {
 	), err
 }
 
-// LeastCommands is the part of an ACL rule that lets a user run all operations of this
-// library on one server, on the master of a failover client or over a redis.Ring, and
-// nothing else. The commands beside EVAL and EVALSHA are those that the scripts call: the
-// server checks them against the rights of the user who runs the script. A user also needs
-// the keys of [KeysOf], or of [KeysWithPrefix].
+// LeastCommands is the part of an ACL rule that lets a user run all operations of this library on one server, on the master of
+// a failover client or over a redis.Ring, and nothing else. The commands beside EVAL and EVALSHA are those that the scripts
+// call: the server checks them against the rights of the user who runs the script. A user also needs the keys of [KeysOf], or
+// of [KeysWithPrefix].
 const LeastCommands = "+eval +evalsha " +
 	"+time +exists +type +pttl +pexpire +pexpireat +persist +unlink +rename " +
 	"+get +set +incrby +decrby " +

@@ -29,8 +29,7 @@ type Command struct {
 // Name returns the command's name in lower case.
 func (c Command) Name() string { return strings.ToLower(c.Args[0]) }
 
-// Contains reports whether the command, its arguments parted by single spaces,
-// holds text. Case does not matter.
+// Contains reports whether the command, its arguments parted by single spaces, holds text. Case does not matter.
 func (c Command) Contains(text string) bool {
 	return strings.Contains(strings.ToLower(strings.Join(c.Args, " ")), strings.ToLower(text))
 }
@@ -63,20 +62,17 @@ var (
 	// Pass forwards the request and delivers the answer. Held back (After,
 	// When), it is the answer that waits, and those behind it on its connection.
 	Pass = Action{verb: pass}
-	// DropAnswer forwards the request and, instead of delivering the answer, closes the
-	// connection: the server has run the command and the client can't know. Nothing that
-	// the client sent behind it is forwarded. Held back, the close waits.
+	// DropAnswer forwards the request and, instead of delivering the answer, closes the connection: the server has run the
+	// command and the client can't know. Nothing that the client sent behind it is forwarded. Held back, the close waits.
 	DropAnswer = Action{verb: dropAnswer}
-	// Swallow forwards the request and leaves the client without an answer on
-	// an open connection. No later answer gets through on that connection
-	// either, though later requests do.
+	// Swallow forwards the request and leaves the client without an answer on an open connection. No later answer gets through
+	// on that connection either, though later requests do.
 	Swallow = Action{verb: swallow}
 	// Cut closes the connection without forwarding the request or anything behind it, once
 	// all requests before it are answered. Held back, the close waits.
 	Cut = Action{verb: cut}
-	// Late is for When and After: the request itself is held back, and those
-	// behind it on its connection. It is forwarded even if the client has given
-	// up by then: a late copy. Not held back it is Pass.
+	// Late is for When and After: the request itself is held back, and those behind it on its connection. It is forwarded even
+	// if the client has given up by then: a late copy. Not held back it is Pass.
 	Late = Action{verb: late}
 	// Duplicate forwards the request twice, one right behind the other, and
 	// delivers the first answer. Held back, that answer waits.
@@ -241,9 +237,8 @@ func ScriptCalls(t testing.TB, addr string) (stop func() [][][]string) {
 	}
 }
 
-// BoundScripts watches the scripts of the server at addr. The function it returns ends that,
-// and checks that no script call ran more commands, asked for more rows of sorted sets or
-// wrote more.
+// BoundScripts watches the scripts of the server at addr. The function it returns ends that, and checks that no script call ran
+// more commands, asked for more rows of sorted sets or wrote more.
 func BoundScripts(t testing.TB, addr string, commands, asked, written int) (check func(t testing.TB)) {
 	t.Helper()
 	stop := ScriptCalls(t, addr)
@@ -294,8 +289,7 @@ func Rows(args []string) int {
 	return math.MaxInt32
 }
 
-// A line of MONITOR begins with the time, and the database and the client, or "lua", in
-// brackets. The quoted arguments follow.
+// A line of MONITOR begins with the time, and the database and the client, or "lua", in brackets. The quoted arguments follow.
 var monitored = regexp.MustCompile(`^\+(\d+)\.(\d+) \[\d+ (.*?)\] `)
 
 // ParseMonitor reads a line of MONITOR.

@@ -41,8 +41,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 	sp := spec{busPort: true, args: append([]string{
 		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 		"--cluster-node-timeout", "1000",
-		// A replica stays with its master, however many others that one has, and takes
-		// its place only if a test says so.
+		// A replica stays with its master, however many others that one has, and takes its place only if a test says so.
 		"--cluster-migration-barrier", "1000", "--cluster-replica-no-failover", "yes",
 	}, args...)}
 	nodes, err := startAll(masters*(1+replicas), func() (*Server, error) { return start(Default, sp) })
@@ -58,8 +57,7 @@ func startCluster(masters, replicas int, args []string) (*Cluster, error) {
 	return c, nil
 }
 
-// startAll starts n servers at once. Those that came up are returned also if
-// others did not.
+// startAll starts n servers at once. Those that came up are returned also if others did not.
 func startAll(n int, start func() (*Server, error)) ([]*Server, error) {
 	all, errs := make([]*Server, n), make([]error, n)
 	var wg sync.WaitGroup
@@ -81,8 +79,7 @@ func killAll(servers []*Server) {
 
 func (c *Cluster) kill() { killAll(c.nodes) }
 
-// join makes one cluster of the nodes: the first ones masters, the rest replicas
-// of each in turn.
+// join makes one cluster of the nodes: the first ones masters, the rest replicas of each in turn.
 func (c *Cluster) join(ctx context.Context, masters int) error {
 	for i, s := range c.nodes {
 		id, err := s.ask(ctx, "CLUSTER", "MYID").Text()
@@ -110,8 +107,7 @@ func (c *Cluster) join(ctx context.Context, masters int) error {
 	if err := c.settle(ctx, masters, len(c.nodes)/masters); err != nil {
 		return err
 	}
-	// Twice within this time each node hears from each other one, so a short one
-	// makes the cluster come up soon.
+	// Twice within this time each node hears from each other one, so a short one makes the cluster come up soon.
 	return c.until(ctx, c.nodes, func(ctx context.Context, rdb Client) error {
 		return rdb.ConfigSet(ctx, "cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10)).Err()
 	})
@@ -135,8 +131,7 @@ func (c *Cluster) meet(ctx context.Context) error {
 	return err
 }
 
-// settle waits until all nodes see the cluster in order, each master with that many nodes, and
-// each replica is in step.
+// settle waits until all nodes see the cluster in order, each master with that many nodes, and each replica is in step.
 func (c *Cluster) settle(ctx context.Context, masters, perMaster int) error {
 	return c.until(ctx, c.nodes, func(ctx context.Context, rdb Client) error {
 		if err := inOrder(ctx, rdb); err != nil {
@@ -216,8 +211,7 @@ func await(t testing.TB, cond func(ctx context.Context) error) {
 	must(t, poll(ctx, func() error { return cond(ctx) }))
 }
 
-// poll calls cond until it answers nil. When ctx is over the last answer that is not
-// just so is the error.
+// poll calls cond until it answers nil. When ctx is over the last answer that is not just so is the error.
 func poll(ctx context.Context, cond func() error) error {
 	var last error
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -236,8 +230,7 @@ func poll(ctx context.Context, cond func() error) error {
 	}
 }
 
-// Client returns a client of the cluster, closed when t ends. The addresses in
-// opt are replaced; nil stands for the defaults.
+// Client returns a client of the cluster, closed when t ends. The addresses in opt are replaced; nil stands for the defaults.
 func (c *Cluster) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
 	return closeAfter(t, redis.NewClusterClient(patientWith(opt, &redis.ClusterOptions{Addrs: c.Addrs()})))
@@ -263,8 +256,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 	return slot
 }
 
-// Owner returns the master that serves the slot and its replicas, as the
-// first node sees it that is alive.
+// Owner returns the master that serves the slot and its replicas, as the first node sees it that is alive.
 func (c *Cluster) Owner(t testing.TB, slot int) (master *Server, replicas []*Server) {
 	t.Helper()
 	var nodes []*Server

@@ -22,8 +22,7 @@ type SlotMove struct {
 	from, to *Server
 }
 
-// StartMove opens the move of a slot to the master to: the slot is importing there and
-// migrating here. No key has moved yet.
+// StartMove opens the move of a slot to the master to: the slot is importing there and migrating here. No key has moved yet.
 func (c *Cluster) StartMove(t testing.TB, slot int, to *Server) *SlotMove {
 	t.Helper()
 	from, _ := c.Owner(t, slot)
@@ -112,10 +111,9 @@ func (m *SlotMove) set(t testing.TB, on *Server, state, id string) {
 	must(t, on.ask(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err())
 }
 
-// Failover makes a replica the master of its slots: in agreement with its master, so that no
-// write is lost, or if it takesOver at once and by itself, for example with the master and the
-// majority gone. It returns when all nodes that are alive know, and the old master, if it is,
-// is in step as a replica.
+// Failover makes a replica the master of its slots: in agreement with its master, so that no write is lost, or if it takesOver
+// at once and by itself, for example with the master and the majority gone. It returns when all nodes that are alive know, and
+// the old master, if it is, is in step as a replica.
 func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	t.Helper()
 	order := []any{"CLUSTER", "FAILOVER"}
@@ -139,8 +137,7 @@ func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	alive := len(slices.DeleteFunc(nodes, func(s *Server) bool { return !s.answers() }))
 	// Refused for as long as the replica takes its master, which may have stalled, for dead.
 	await(t, func(context.Context) error { return ask() })
-	// Masters do not vote twice within two node timeouts about the same slots, and
-	// the replica does not learn of it.
+	// Masters do not vote twice within two node timeouts about the same slots, and the replica does not learn of it.
 	c.waitOwner(t, slot, replica, alive, func() {
 		if !replica.IsMaster(t) {
 			_ = ask() // refused if it has just become one
@@ -148,9 +145,8 @@ func (c *Cluster) Failover(t testing.TB, replica *Server, takesOver bool) {
 	})
 }
 
-// Electable reports whether a replica may stand for election. For two node timeouts, and two
-// seconds at least, Redis counts the votes that a node got for those of its next election: it
-// would be a master to itself alone, and lose writes.
+// Electable reports whether a replica may stand for election. For two node timeouts, and two seconds at least, Redis counts the
+// votes that a node got for those of its next election: it would be a master to itself alone, and lose writes.
 func (c *Cluster) Electable(t testing.TB, replica *Server) bool {
 	t.Helper()
 	const setting = "cluster-node-timeout"
@@ -169,10 +165,9 @@ const (
 	longestPatience = 8 * time.Second
 )
 
-// waitOwner waits until all nodes that are alive see the slot at its owner, with at least that
-// many nodes in all, and themselves are in step. As long as they do not it calls again, and
-// gives the owner the highest epoch: changes close to each other may leave two nodes with the
-// same one, of which others believe the wrong one for good.
+// waitOwner waits until all nodes that are alive see the slot at its owner, with at least that many nodes in all, and
+// themselves are in step. As long as they do not it calls again, and gives the owner the highest epoch: changes close to each
+// other may leave two nodes with the same one, of which others believe the wrong one for good.
 func (c *Cluster) waitOwner(t testing.TB, slot int, owner *Server, nodes int, again func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
@@ -206,8 +201,7 @@ func (c *Cluster) untilOwner(ctx context.Context, patience time.Duration, slot i
 	})
 }
 
-// AwaitOrder waits until all nodes say that the cluster is in order, none of them
-// missing, and each replica is in step.
+// AwaitOrder waits until all nodes say that the cluster is in order, none of them missing, and each replica is in step.
 func (c *Cluster) AwaitOrder(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), settleTime)

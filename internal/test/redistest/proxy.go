@@ -42,8 +42,7 @@ type Proxy struct {
 	wg       sync.WaitGroup
 }
 
-// StartProxy starts a proxy on a free port of the loopback interface, in front
-// of the server at addr. It ends when t does.
+// StartProxy starts a proxy on a free port of the loopback interface, in front of the server at addr. It ends when t does.
 func StartProxy(t testing.TB, addr string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -68,9 +67,8 @@ func StartProxy(t testing.TB, addr string) *Proxy {
 	return p
 }
 
-// MiniProxy starts a proxy in front of m that works through memory, and so
-// within a testing/synctest bubble. Only the clients of [Proxy.Client] reach
-// it. It ends when t does.
+// MiniProxy starts a proxy in front of m that works through memory, and so within a testing/synctest bubble. Only the clients
+// of [Proxy.Client] reach it. It ends when t does.
 func MiniProxy(t testing.TB, m *miniredis.Miniredis) *Proxy {
 	t.Helper()
 	p := newProxy(dialMini(m))
@@ -113,9 +111,8 @@ func (p *Proxy) Client(t testing.TB, opt *Options) Client {
 	})
 }
 
-// OnCommand lets f decide about each command from now on, the client's own greeting (HELLO
-// and the like) included; nil passes everything. f is called for one command at a time, in
-// the order in which they come in. It must not call OnCommand.
+// OnCommand lets f decide about each command from now on, the client's own greeting (HELLO and the like) included; nil passes
+// everything. f is called for one command at a time, in the order in which they come in. It must not call OnCommand.
 func (p *Proxy) OnCommand(f func(Command) Action) {
 	p.hook.Lock()
 	defer p.hook.Unlock()
@@ -140,10 +137,9 @@ func (p *Proxy) locked(f func()) {
 // Requests returns how many requests clients have sent.
 func (p *Proxy) Requests() int { return int(p.requests.Load()) }
 
-// Settle waits until the server has answered every request that the proxy
-// took, the late and the duplicate ones too, and nothing is held back. It fails
-// the test if that takes a minute. The function given to OnCommand may call it, so
-// that earlier requests have run: on a slow machine one is repeated before it has.
+// Settle waits until the server has answered every request that the proxy took, the late and the duplicate ones too, and
+// nothing is held back. It fails the test if that takes a minute. The function given to OnCommand may call it, so that earlier
+// requests have run: on a slow machine one is repeated before it has.
 func (p *Proxy) Settle(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)

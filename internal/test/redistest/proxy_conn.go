@@ -199,8 +199,7 @@ func (c *proxyConn) end() {
 	})
 }
 
-// readAnswer reads one answer, with the attributes in front of it. A push
-// message answers no request.
+// readAnswer reads one answer, with the attributes in front of it. A push message answers no request.
 func readAnswer(r *bufio.Reader) (raw []byte, push bool, err error) {
 	for {
 		kind, err := r.Peek(1)

@@ -1,19 +1,14 @@
-// Package redistest gives tests the servers they need, each by one call:
-// [Mini] a miniredis that follows the fake clock of testing/synctest, [Redis]
-// a client of the real server that all tests of a binary share, [StartRedis] a
-// real server of one's own, [StartServer] one of a certain release, and
-// [StartProxy], [MiniProxy] and [ProxyTo] a proxy that loses, delays and repeats what goes
-// through it. [StartCluster], [StartSentinel], [StartRing] and [StartTLS] start
-// more than a plain server, and [CurrentClient] is a client of whichever of these the
-// environment names, for the tests that must pass on all of them.
+// Package redistest gives tests the servers they need, each by one call: [Mini] a miniredis that follows the fake clock of
+// testing/synctest, [Redis] a client of the real server that all tests of a binary share, [StartRedis] a real server of one's
+// own, [StartServer] one of a certain release, and [StartProxy], [MiniProxy] and [ProxyTo] a proxy that loses, delays and
+// repeats what goes through it. [StartCluster], [StartSentinel], [StartRing] and [StartTLS] start more than a plain server, and
+// [CurrentClient] is a client of whichever of these the environment names, for the tests that must pass on all of them.
 //
-// [Engines] runs a test on miniredis and on the real server, [Everywhere] on miniredis
-// and on what the environment names: take it for what a cluster can do too. [Virtual]
-// runs one in a bubble, [VirtualServer] in one with a real server, and [Stepping] in one whose
-// server's clock can go back.
+// [Engines] runs a test on miniredis and on the real server, [Everywhere] on miniredis and on what the environment names: take
+// it for what a cluster can do too. [Virtual] runs one in a bubble, [VirtualServer] in one with a real server, and [Stepping]
+// in one whose server's clock can go back.
 //
-// Whatever a call starts is gone when its test ends; what is shared goes with
-// the test binary, however that ends.
+// Whatever a call starts is gone when its test ends; what is shared goes with the test binary, however that ends.
 package redistest
 
 import (
@@ -29,10 +24,9 @@ import (
 	"testing"
 )
 
-// SkipOrFail skips the test for lack of something on this machine, such as a server or a
-// compiler: why says what. With RRL_NO_SKIP=1 in the environment it fails the test, so that a
-// full run can't pass by testing nothing. Else why is added to the file that RRL_SKIP_LOG
-// names, if any: go test itself is silent about skips.
+// SkipOrFail skips the test for lack of something on this machine, such as a server or a compiler: why says what. With
+// RRL_NO_SKIP=1 in the environment it fails the test, so that a full run can't pass by testing nothing. Else why is added to
+// the file that RRL_SKIP_LOG names, if any: go test itself is silent about skips.
 func SkipOrFail(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("RRL_NO_SKIP") == "1" {
@@ -103,9 +97,8 @@ func engine() string {
 
 var names atomic.Int64
 
-// Name returns a name that no other call in this process returns. It starts
-// with the test's name and holds neither braces nor spaces, so it can name a
-// limiter or be the prefix of keys.
+// Name returns a name that no other call in this process returns. It starts with the test's name and holds neither braces nor
+// spaces, so it can name a limiter or be the prefix of keys.
 func Name(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("%s:%d", namePrefix(t), names.Add(1))
@@ -128,9 +121,8 @@ func namePrefix(t testing.TB) string {
 	return prefix
 }
 
-// Engines runs test twice, as subtests: on a miniredis of its own ("miniredis";
-// not if RRL_ENGINE leaves that out) and on the shared real server ("redis"),
-// where it must keep to names that start with [Name]'s.
+// Engines runs test twice, as subtests: on a miniredis of its own ("miniredis"; not if RRL_ENGINE leaves that out) and on the
+// shared real server ("redis"), where it must keep to names that start with [Name]'s.
 func Engines(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	onBoth(t, "redis", Redis, test)

@@ -42,8 +42,7 @@ func asChild(t *testing.T, test string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestChild is what TestServers_EndWithTestBinary runs in a process of its
-// own; alone it tests nothing.
+// TestChild is what TestServers_EndWithTestBinary runs in a process of its own; alone it tests nothing.
 func TestChild(t *testing.T) {
 	t.Parallel()
 	how := os.Getenv("REDISTEST_CHILD")
@@ -123,8 +122,7 @@ func TestWithoutAServer(t *testing.T) {
 func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	t.Parallel()
 	called := regexp.MustCompile(`\bcall\('([A-Z]+)'`)
-	// expire.lua and command.lua take theirs as arguments; slidinglog.Limiter.Thresholds
-	// needs no script.
+	// expire.lua and command.lua take theirs as arguments; slidinglog.Limiter.Thresholds needs no script.
 	want := map[string]bool{"eval": true, "evalsha": true, "pexpire": true, "pexpireat": true, "type": true, "hscan": true}
 	for _, script := range lua.All() {
 		for _, match := range called.FindAllStringSubmatch(script.Source, -1) {
@@ -138,8 +136,7 @@ func TestLeastCommandsAreThoseOfTheScripts(t *testing.T) {
 	assert.Equal(t, want, got)
 }
 
-// TestTopology tests the topology that the environment names. scripts/matrix.sh also uses it to
-// learn what a server has.
+// TestTopology tests the topology that the environment names. scripts/matrix.sh also uses it to learn what a server has.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.CurrentClient(t)
@@ -190,8 +187,7 @@ func TestProxyInAPipeline(t *testing.T) {
 			})
 			var answers []int64
 			for _, cmd := range cmds {
-				// When one answer fails, go-redis gives its error to all
-				// commands; the value shows which were answered.
+				// When one answer fails, go-redis gives its error to all commands; the value shows which were answered.
 				answers = append(answers, cmd.(*redis.IntCmd).Val())
 			}
 			assert.Equal(t, test.answers, answers)

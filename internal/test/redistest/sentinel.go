@@ -21,17 +21,15 @@ const (
 	givenUpAfter = 10 * time.Second // far more than a failover takes
 )
 
-// A Sentinel is a master, its replicas, and three Sentinels that watch them and
-// of which two decide about a failover.
+// A Sentinel is a master, its replicas, and three Sentinels that watch them and of which two decide about a failover.
 type Sentinel struct {
 	data  []*Server // that served as master first, first
 	watch []*Server
 }
 
-// StartSentinel starts a master with that many replicas and Sentinels that take it for dead
-// once it has not answered for that long; below a second a busy machine alone may bring a
-// failover about. It returns when the replicas are in step and each Sentinel knows all others;
-// all are gone when t ends. It skips as [Redis] does.
+// StartSentinel starts a master with that many replicas and Sentinels that take it for dead once it has not answered for that
+// long; below a second a busy machine alone may bring a failover about. It returns when the replicas are in step and each
+// Sentinel knows all others; all are gone when t ends. It skips as [Redis] does.
 func StartSentinel(t testing.TB, replicas int, downAfter time.Duration, args ...string) *Sentinel {
 	t.Helper()
 	return own(t, func() (*Sentinel, error) { return startSentinel(replicas, downAfter, args) })
@@ -62,9 +60,8 @@ func startSentinel(replicas int, downAfter time.Duration, args []string) (*Senti
 		return s, err
 	}
 	for _, w := range s.watch {
-		// Redis 6.2 does not know these, and takes longer. The time between a Sentinel's
-		// messages stays: within four, others take a replica that has been promoted
-		// for a master that came back.
+		// Redis 6.2 does not know these, and takes longer. The time between a Sentinel's messages stays: within four, others
+		// take a replica that has been promoted for a master that came back.
 		_ = w.ask(ctx, "SENTINEL", "DEBUG", "ASK-PERIOD", 100, "INFO-PERIOD", 1000, "TILT-PERIOD", 1000)
 	}
 	err = poll(ctx, func() error {
@@ -123,9 +120,8 @@ func (s *Sentinel) Replicas(t testing.TB) []*Server {
 	return slices.DeleteFunc(slices.Clone(s.data), func(server *Server) bool { return server == master || !server.answers() })
 }
 
-// Failover makes a Sentinel replace the master at once, once all are in order, without its
-// consent, and returns the new one. The last writes to the old one may be lost. It tries
-// again for as long as the Sentinels refuse.
+// Failover makes a Sentinel replace the master at once, once all are in order, without its consent, and returns the new one.
+// The last writes to the old one may be lost. It tries again for as long as the Sentinels refuse.
 func (s *Sentinel) Failover(t testing.TB) *Server {
 	t.Helper()
 	old := s.AwaitOrder(t)
@@ -157,10 +153,9 @@ func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) (master *Server) {
 	return master
 }
 
-// AwaitOrder makes all servers that answer follow the one that the Sentinels have for the
-// master, waits until they do, all Sentinels know it and no failover is under way, and returns
-// it. A failover that begins before may choose a server that is no replica yet, leave a Sentinel
-// waiting for one that has gone, as long as that stays away, or be undone by a Sentinel: it
+// AwaitOrder makes all servers that answer follow the one that the Sentinels have for the master, waits until they do, all
+// Sentinels know it and no failover is under way, and returns it. A failover that begins before may choose a server that is no
+// replica yet, leave a Sentinel waiting for one that has gone, as long as that stays away, or be undone by a Sentinel: it
 // demotes a server that was a master for 8 s when it last asked, whatever that is by now.
 func (s *Sentinel) AwaitOrder(t testing.TB) (master *Server) {
 	t.Helper()

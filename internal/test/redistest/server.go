@@ -43,18 +43,15 @@ type Server struct {
 
 type spec struct {
 	args []string // further command line arguments
-	// busPort asks for a port that a cluster's node can have: the one 10,000
-	// above is its bus, and must be free too.
+	// busPort asks for a port that a cluster's node can have: the one 10,000 above is its bus, and must be free too.
 	busPort bool
-	// prepare, if any, puts files into the server's directory and returns the
-	// arguments in place of the usual ones.
+	// prepare, if any, puts files into the server's directory and returns the arguments in place of the usual ones.
 	prepare func(s *Server, port string) ([]string, error)
 }
 
-// Redis returns a client of the real server that all tests of this binary share; keep to
-// names that start with [Name]'s (their keys are removed when t ends), and leave alone what
-// belongs to all, such as the script cache and the server's configuration. It skips the
-// test under -short, and as [SkipOrFail] does if no redis-server is installed.
+// Redis returns a client of the real server that all tests of this binary share; keep to names that start with [Name]'s (their
+// keys are removed when t ends), and leave alone what belongs to all, such as the script cache and the server's configuration.
+// It skips the test under -short, and as [SkipOrFail] does if no redis-server is installed.
 func Redis(t testing.TB) Client {
 	t.Helper()
 	return Shared(t).Client(t, nil)
@@ -62,8 +59,7 @@ func Redis(t testing.TB) Client {
 
 var shared = sync.OnceValues(func() (*Server, error) { return Start(Default) })
 
-// Shared returns the server behind [Redis], for tests that need its address. It
-// must not be stopped.
+// Shared returns the server behind [Redis], for tests that need its address. It must not be stopped.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	SkipShort(t, "a real redis-server")
@@ -80,10 +76,9 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// StartRedis starts a server for this test alone: with no persistence, on a free port of
-// the loopback interface, and with args as further command line arguments ("--maxmemory",
-// "1mb"), which must leave port, dir and unixsocket alone. It returns when the server
-// answers and stops it when t ends. It skips as [Redis] does.
+// StartRedis starts a server for this test alone: with no persistence, on a free port of the loopback interface, and with args
+// as further command line arguments ("--maxmemory", "1mb"), which must leave port, dir and unixsocket alone. It returns when
+// the server answers and stops it when t ends. It skips as [Redis] does.
 func StartRedis(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return startFor(t, Default, spec{args: args})
@@ -94,8 +89,7 @@ func startFor(t testing.TB, v Version, sp spec) *Server {
 	return own(t, func() (*Server, error) { return start(v, sp) })
 }
 
-// own starts servers for a test, and kills them when t ends, also those that started if others
-// did not.
+// own starts servers for a test, and kills them when t ends, also those that started if others did not.
 func own[S interface{ kill() }](t testing.TB, start func() (S, error)) S {
 	t.Helper()
 	skipOwn(t)
@@ -105,8 +99,7 @@ func own[S interface{ kill() }](t testing.TB, start func() (S, error)) S {
 	return s
 }
 
-// skipOwn skips, beside under -short, a test that wants servers of its own if
-// the run is for shared ones.
+// skipOwn skips, beside under -short, a test that wants servers of its own if the run is for shared ones.
 func skipOwn(t testing.TB) {
 	t.Helper()
 	SkipShort(t, "a real redis-server")
@@ -144,9 +137,8 @@ func (s *Server) URL() string {
 	return "redis://" + s.addr
 }
 
-// Client returns a client of the server, closed when t ends. The address in
-// opt is replaced, and so is its TLS; timeouts that are not set are a minute, here and in
-// other clients of real servers.
+// Client returns a client of the server, closed when t ends. The address in opt is replaced, and so is its TLS; timeouts that
+// are not set are a minute, here and in other clients of real servers.
 func (s *Server) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
 	return closeAfter(t, redis.NewClient(patientWith(opt, &redis.Options{Addr: s.addr, TLSConfig: s.tls})))
@@ -182,8 +174,7 @@ func (s *Server) Hang(hangs bool) error {
 	return setStopped(pid, hangs)
 }
 
-// Kill ends the server as a crash would (SIGKILL) and waits until it is gone.
-// A server that is gone already is left alone.
+// Kill ends the server as a crash would (SIGKILL) and waits until it is gone. A server that is gone already is left alone.
 func (s *Server) Kill() {
 	s.process.Load().Kill()
 	if s.clock != nil {
@@ -204,9 +195,8 @@ func (s *Server) Crash() {
 	s.frozen.Store(false)
 }
 
-// Restart starts a server that has crashed, at its old address and with the files
-// that it left: what it had written to an append-only file is there again. It
-// returns when the server has read them and answers.
+// Restart starts a server that has crashed, at its old address and with the files that it left: what it had written to an
+// append-only file is there again. It returns when the server has read them and answers.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	if s.running() {
@@ -253,9 +243,8 @@ func closeAfter(t testing.TB, rdb Client) Client {
 	return rdb
 }
 
-// Client is what tests use of a go-redis client, of whatever kind. A package that names
-// redis.UniversalClient, *redis.Client or the options of one, be it by what it calls, takes a second
-// longer to compile: see script.Master.
+// Client is what tests use of a go-redis client, of whatever kind. A package that names redis.UniversalClient, *redis.Client or
+// the options of one, be it by what it calls, takes a second longer to compile: see script.Master.
 type Client interface {
 	nodes.Client
 	AddHook(hook redis.Hook)
@@ -324,8 +313,7 @@ func NewCluster(slots []redis.ClusterSlot, opt *Options) Client {
 	return redis.NewClusterClient(with(opt, &redis.ClusterOptions{ClusterSlots: known}))
 }
 
-// NewRing returns a client that shares keys out among the servers at these addresses, by name. The
-// caller closes it.
+// NewRing returns a client that shares keys out among the servers at these addresses, by name. The caller closes it.
 func NewRing(addrs map[string]string, opt *Options) Client {
 	return redis.NewRing(patientWith(opt, &redis.RingOptions{Addrs: addrs}))
 }

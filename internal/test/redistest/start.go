@@ -65,8 +65,7 @@ func startOnce(binary string, sp spec) (*Server, error) {
 	return s, nil
 }
 
-// launch starts the server's process and returns when it answers; one that does
-// not come up is gone.
+// launch starts the server's process and returns when it answers; one that does not come up is gone.
 func (s *Server) launch() error {
 	log, err := os.Create(s.file("log"))
 	if err != nil {
@@ -159,10 +158,9 @@ func valueOf[T any](opt *T) T {
 	return *opt
 }
 
-// supervise runs "$@" until the shell's standard input ends, that is until this
-// process closes its end of the pipe or dies, by whatever signal. Then the
-// program goes, and the directory with it, unless the last word was to keep that.
-// The shell ends as soon as the program has.
+// supervise runs "$@" until the shell's standard input ends, that is until this process closes its end of the pipe or dies, by
+// whatever signal. Then the program goes, and the directory with it, unless the last word was to keep that. The shell ends as
+// soon as the program has.
 const supervise = `
 dir=$1; shift
 exec 3<&0 4>&2 2>/dev/null
@@ -178,8 +176,7 @@ type Process struct {
 	exited chan struct{}
 }
 
-// StartProcess starts a program that writes to out. The directory dir, if one is named,
-// is removed when the program ends.
+// StartProcess starts a program that writes to out. The directory dir, if one is named, is removed when the program ends.
 func StartProcess(dir string, out *os.File, argv ...string) (*Process, error) {
 	cmd := exec.Command("sh", append([]string{"-c", supervise, "redistest", dir}, argv...)...)
 	// A signal to all of a terminal or a job would end the shell and leave the program.
@@ -241,13 +238,11 @@ func (p *Process) running() bool {
 	}
 }
 
-// A Version names a server release that scripts/install-redis.sh can put into
-// .cache/bin, or is the path of a server.
+// A Version names a server release that scripts/install-redis.sh can put into .cache/bin, or is the path of a server.
 type Version string
 
-// The releases that tests run on, by their names. Default is the server of
-// [Redis]: the one that RRL_REDIS_SERVER names, by path or as a Version, else
-// any redis-server of this machine.
+// The releases that tests run on, by their names. Default is the server of [Redis]: the one that RRL_REDIS_SERVER names, by
+// path or as a Version, else any redis-server of this machine.
 const (
 	Default  Version = ""
 	Redis62  Version = "redis-6.2"
@@ -259,8 +254,7 @@ const (
 // ErrNoServer says that this machine lacks the server.
 var ErrNoServer = errors.New("scripts/install-redis.sh installs it")
 
-// Versions returns the releases by name, Default left out, whether this machine
-// has them or not.
+// Versions returns the releases by name, Default left out, whether this machine has them or not.
 func Versions() []Version { return []Version{Redis62, Redis70, Redis82, Valkey91} }
 
 // StartServer starts a server of the release for this test alone, as

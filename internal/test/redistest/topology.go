@@ -46,8 +46,7 @@ func CurrentTopology(t testing.TB) Topology {
 	return name
 }
 
-// The servers of each topology are shared by all tests of a binary, and go with
-// it: see supervise.
+// The servers of each topology are shared by all tests of a binary, and go with it: see supervise.
 var (
 	sharedTLS      = sync.OnceValues(func() (*Server, error) { return startTLS(Default, nil) })
 	sharedSentinel = sync.OnceValues(func() (*Sentinel, error) { return startSentinel(1, 30*time.Second, nil) })
@@ -55,10 +54,9 @@ var (
 	sharedRing     = sync.OnceValues(func() (*Ring, error) { return startRing(3, nil) })
 )
 
-// CurrentClient returns a client of the topology that RRL_TOPOLOGY names, of servers that all
-// tests of this binary share; the same holds as for [Redis]. With an ACL, the limiters that
-// are given this client act as the user who may do least (they use Process and Pipeline),
-// while the test's own look-ups by the other methods are not restricted.
+// CurrentClient returns a client of the topology that RRL_TOPOLOGY names, of servers that all tests of this binary share; the
+// same holds as for [Redis]. With an ACL, the limiters that are given this client act as the user who may do least (they use
+// Process and Pipeline), while the test's own look-ups by the other methods are not restricted.
 func CurrentClient(t testing.TB) Client {
 	t.Helper()
 	rdb := topologyClient(t)
@@ -147,9 +145,8 @@ func (c *limitedClient) AddHook(hook redis.Hook) {
 	c.limited.AddHook(hook)
 }
 
-// Everywhere runs test twice, as subtests: on a miniredis of its own ("miniredis"; not
-// if RRL_ENGINE leaves that out) and on [CurrentClient]'s servers, named after their topology,
-// where it must keep to names that start with [Name]'s.
+// Everywhere runs test twice, as subtests: on a miniredis of its own ("miniredis"; not if RRL_ENGINE leaves that out) and on
+// [CurrentClient]'s servers, named after their topology, where it must keep to names that start with [Name]'s.
 func Everywhere(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	onBoth(t, string(CurrentTopology(t)), CurrentClient, test)
@@ -241,8 +238,7 @@ func forEachMaster(ctx context.Context, rdb Client, f func(context.Context, node
 	return nodes.ForEach(ctx, rdb, f)
 }
 
-// A Ring is a number of servers that know nothing of each other, for a
-// redis.Ring to share keys out among.
+// A Ring is a number of servers that know nothing of each other, for a redis.Ring to share keys out among.
 type Ring struct {
 	// Servers are the shards.
 	Servers []*Server
@@ -261,9 +257,8 @@ func startRing(n int, args []string) (*Ring, error) {
 	return &Ring{Servers: servers}, err
 }
 
-// Client returns a client of the ring, closed when t ends. The addresses in opt
-// are replaced; nil stands for the defaults, except that no shard is given up for
-// being slow, which would send its keys to another.
+// Client returns a client of the ring, closed when t ends. The addresses in opt are replaced; nil stands for the defaults,
+// except that no shard is given up for being slow, which would send its keys to another.
 func (r *Ring) Client(t testing.TB, opt *Options) Client {
 	t.Helper()
 	o := patientWith(opt, &redis.RingOptions{Addrs: map[string]string{}})

@@ -44,9 +44,8 @@ func VirtualServer(t *testing.T, test func(t *testing.T, rdb Client)) {
 	steppingServer(t, func(t *testing.T, rdb Client, _ func(time.Duration)) { test(t, rdb) })
 }
 
-// Stepping is Virtual with a function that sets the server's clock forward
-// against the bubble's, or back. The moments at which keys expire stay where
-// they are, as Redis keeps them.
+// Stepping is Virtual with a function that sets the server's clock forward against the bubble's, or back. The moments at which
+// keys expire stay where they are, as Redis keeps them.
 func Stepping(t *testing.T, test func(t *testing.T, rdb Client, step func(by time.Duration))) {
 	t.Helper()
 	if engine() == everyEngine {
@@ -59,8 +58,7 @@ func Stepping(t *testing.T, test func(t *testing.T, rdb Client, step func(by tim
 	steppingServer(t, test)
 }
 
-// steppingMini returns a client of a miniredis, by which each request brings the
-// miniredis its time once that has been stepped.
+// steppingMini returns a client of a miniredis, by which each request brings the miniredis its time once that has been stepped.
 func steppingMini(t *testing.T) (Client, func(by time.Duration)) {
 	_, m := newMini(t)
 	var ahead atomic.Int64
@@ -265,10 +263,9 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 	return path, os.Rename(whole, path)
 })
 
-// Mini returns a client of a new miniredis, and the miniredis. They talk through memory, so
-// inside a testing/synctest bubble time.Sleep moves the server's TIME and its TTLs;
-// elsewhere both follow the wall clock, or SetTime. Both are closed when t ends, and leave
-// no goroutine. The test is skipped if RRL_ENGINE leaves miniredis out.
+// Mini returns a client of a new miniredis, and the miniredis. They talk through memory, so inside a testing/synctest bubble
+// time.Sleep moves the server's TIME and its TTLs; elsewhere both follow the wall clock, or SetTime. Both are closed when t
+// ends, and leave no goroutine. The test is skipped if RRL_ENGINE leaves miniredis out.
 func Mini(t testing.TB) (Client, *miniredis.Miniredis) {
 	t.Helper()
 	if engine() != everyEngine {
@@ -285,8 +282,7 @@ func newMini(t testing.TB) (Client, *miniredis.Miniredis) {
 	return MiniClient(t, m, nil), m
 }
 
-// MiniClient returns one more client of m. The options of opt that concern dialling are
-// replaced; nil stands for the defaults.
+// MiniClient returns one more client of m. The options of opt that concern dialling are replaced; nil stands for the defaults.
 func MiniClient(t testing.TB, m *miniredis.Miniredis, opt *Options) Client {
 	t.Helper()
 	return memoryClient(t, opt, dialMini(m))
@@ -306,8 +302,7 @@ func dialMini(m *miniredis.Miniredis) func() (net.Conn, error) {
 // doesn't go on while the machine stalls.
 func InBubble() bool { return time.Now().Year() <= 2001 }
 
-// Patience returns how long to wait for what should take d at most: outside of a bubble
-// longer than a machine may stall.
+// Patience returns how long to wait for what should take d at most: outside of a bubble longer than a machine may stall.
 func Patience(d time.Duration) time.Duration {
 	if InBubble() {
 		return d

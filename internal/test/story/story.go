@@ -1,6 +1,5 @@
-// Package story reads tests written in text files: what a program is asked, and what comes
-// of it. A file holds stories, each behind a line of "== " and a title. A line that begins with #
-// is a comment, and one that ends in \ goes on in the next.
+// Package story reads tests written in text files: what a program is asked, and what comes of it. A file holds stories, each
+// behind a line of "== " and a title. A line that begins with # is a comment, and one that ends in \ goes on in the next.
 package story
 
 import (
