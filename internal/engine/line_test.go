@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
@@ -508,4 +509,50 @@ func TestLine_AllOfManyWaitersAreAnswered(t *testing.T) {
 			assert.Zero(t, e.lanes.Work())
 		})
 	})
+}
+
+// Requests stand in line in the order in which they came, whenever they were refused and whichever have left meanwhile.
+func TestLine_KeepsOrderOfArrival(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		random, start := rand.New(rand.NewPCG(seed, 0)), time.Now()
+		var l line
+		var in, all []*request
+		for range 400 {
+			if len(in) > 0 && random.IntN(3) == 0 {
+				i := random.IntN(len(in))
+				l.drop(in[i])
+				in = slices.Delete(in, i, i+1)
+				continue
+			}
+			in = append(in, &request{place: place{since: start.Add(time.Duration(random.IntN(100)))}})
+			l.insert(in[len(in)-1])
+		}
+		slices.SortStableFunc(in, func(a, b *request) int { return a.since.Compare(b.since) })
+		for p := range l.all() {
+			all = append(all, p.request)
+		}
+		require.True(t, slices.EqualFunc(in, all, func(a, b *request) bool { return a.since.Equal(b.since) }), "seed %d", seed)
+	}
+}
+
+// Requests that were not asked for, since the first was refused, are the next of the pass if the first has left.
+func TestLine_PassGoesOnWithThoseThatWereNotAskedFor(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	l, all := &line{}, make([]*request, 4)
+	for i := range all {
+		all[i] = &request{place: place{since: now.Add(time.Duration(i))}}
+		l.insert(all[i])
+	}
+	asked := 0
+	l.fill(now, func(*request, bool) bool {
+		asked++
+		return asked < len(all)
+	})
+	l.remove(all[0])
+	for _, r := range all[1:3] {
+		l.refused(r, lane.Result{Unasked: true}, time.Second, time.Time{})
+	}
+	assert.Equal(t, &all[1].place, l.unasked())
 }

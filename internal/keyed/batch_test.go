@@ -34,8 +34,8 @@ func TestClose_FailsARequestThatComesMeanwhile(t *testing.T) {
 
 	b.Unlock()
 	_, _, err = g.lock(l, "key")
-	require.ErrorIs(t, err, limit.ErrClosed)
 	b.Lock()
+	require.ErrorIs(t, err, limit.ErrClosed)
 	r := &request{ctx: t.Context(), permits: 1}
 	assert.Nil(t, b.join(r, gathers, false))
 	require.True(t, r.Answered())

@@ -492,3 +492,23 @@ func TestBatch_OfAKeyIsBounded(t *testing.T) {
 		assert.Equal(t, []int{1, 1, 1}, r.Sizes(), "one, two and one")
 	})
 }
+
+// Each caller learns what the script decided for its request: in line, the first that is refused holds up the rest.
+func TestBatch_AnswersWalkTheRequests(t *testing.T) {
+	t.Parallel()
+	const wait, more = 30 * time.Millisecond, 70 * time.Millisecond
+	answer := func(taken, remaining int64, retry time.Duration) lane.Result {
+		return lane.Result{Taken: taken, Decision: limit.Decision{
+			Granted: taken > 0, Limit: 10, Remaining: remaining, RetryAfter: retry, ResetAfter: time.Second,
+		}}
+	}
+	var b lane.Batch
+	for i, permits := range []int64{5, 5, 1, 1, 4} {
+		b.Add(permits, i < 3, 0)
+	}
+	unasked := answer(0, 3, wait)
+	unasked.Unasked, unasked.Decision.RetryAfter = true, 0
+	waits := []int64{wait.Milliseconds(), more.Milliseconds()}
+	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0), answer(0, 2, more)},
+		b.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: 1, Reset: time.Second, RetryAfters: waits}))
+}

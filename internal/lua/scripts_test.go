@@ -472,3 +472,26 @@ func TestNamesOfClients(t *testing.T) {
 		assert.InDelta(t, time.Hour, rdb.PTTL(t.Context(), key).Val(), float64(time.Minute))
 	})
 }
+
+// What scripts answer of a limiter of 10 permits an hour of which nothing is in use.
+func TestScripts_AnswerOfAnUnusedLimiter(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
+		for _, run := range []struct {
+			script *Script
+			keys   int
+			args   []any
+			want   any
+		}{
+			{GiveBack, 5, []any{member(3), 3, "", 1000, ""}, int64(0)},
+			{Merge, 5, []any{10, member(5) + member(3) + member(2)}, []any{int64(10), int64(3600000)}},
+			{Probe, 1, []any{"SET"}, int64(1)},
+		} {
+			k := redisson.KeysOf(redistest.Name(t), "id").List()[:run.keys]
+			require.NoError(t, rdb.HSet(t.Context(), k[0], "rate", 10, "interval", 3600000, "type", 0).Err())
+			got, err := rdb.Eval(t.Context(), run.script.Source, k, run.args...).Result()
+			require.NoError(t, err, run.script.Name)
+			assert.Equal(t, run.want, got, run.script.Name)
+		}
+	})
+}

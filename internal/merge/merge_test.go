@@ -293,3 +293,24 @@ func TestCall_SurvivesAnyAnswer(t *testing.T) {
 		assert.NotPanics(t, func() { p.grant(40, 0, nil) }, numbers)
 	}
 }
+
+// Grants that have gone back are forgotten, however many: otherwise nothing else would be merged.
+func TestLog_ForgetsWhatHasGoneBack(t *testing.T) {
+	t.Parallel()
+	p := newProgram(1000, 64*time.Minute, 32)
+	for range 200 {
+		m := merge.NewMember(p.draw(), 2)
+		before := p.due
+		p.grant(1, time.Second, m)
+		require.NotNil(t, m.Add(&merge.Return{Permits: 2}))
+		m.Next()
+		m.WentBack(2, nil)
+		m.Next()
+		if p.due > before {
+			p.names(t, nil)
+		}
+	}
+	p.grant(20, time.Second, nil)
+	c, _ := p.Name(p.draw)
+	assert.NotEmpty(t, groups(t, c))
+}

@@ -210,7 +210,7 @@ var outageTests = map[string]outageTest{
 		for range 10 {
 			limitertest.Together(10, func(int) { limitertest.MustAcquire(t, l, 1) })
 		}
-		time.Sleep(time.Second)
+		synctest.Wait()
 		assert.Equal(t, 1, asked)
 	}},
 	"TryAcquireAll": {limit.FailLocal(0.5), func(t *testing.T, s *scene) {
