@@ -340,11 +340,10 @@ var observerTests = map[string]observerTest{
 		synctest.Wait()
 		underWay, used := 0, 0
 		for _, lease := range r.Leases() {
-			if used += int(lease.Permits); lease.Ended {
-				used -= int(lease.Permits + lease.Unused)
-				underWay--
+			if lease.Ended {
+				underWay, used = underWay-1, used-int(lease.Unused)
 			} else {
-				underWay++
+				underWay, used = underWay+1, used+int(lease.Permits)
 			}
 		}
 		assert.Zero(t, underWay)
