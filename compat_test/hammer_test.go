@@ -48,9 +48,8 @@ func TestFleetHammer(t *testing.T) { //nolint:paralleltest // few JVMs at a time
 	})
 }
 
-// TestHammerOfAClockBehind makes each grant leave nothing in the set but a row of this
-// millisecond. A Redisson before 3.15.3 that has looked at its clock just before, and is
-// refused, then fails: with other Redissons as with Go, whose rows the server dates.
+// TestHammerOfAClockBehind makes each grant leave nothing in the set but a row of this millisecond. A Redisson before 3.15.3 that
+// has looked at its clock just before, and is refused, then fails: with other Redissons as with Go, whose rows the server dates.
 func TestHammerOfAClockBehind(t *testing.T) { //nolint:paralleltest // one JVM at a time
 	tight := load{rate: 1, interval: 20 * time.Millisecond, length: 2 * time.Second}
 	eachRelease(t, func(t *testing.T, peer *javaDriver) {

@@ -148,8 +148,7 @@ func (d *javaDriver) service(t testing.TB, url string) service {
 	return service{nil, d.openBy(t, "open", url), t}
 }
 
-// startDriver starts a JVM with this release of Redisson; the end of the test
-// ends it. Most tests share one instead: sharedDriver.
+// startDriver starts a JVM with this release of Redisson; the end of the test ends it. Most tests share one instead: sharedDriver.
 func startDriver(t testing.TB, version string) *javaDriver {
 	t.Helper()
 	redistest.SkipShort(t, "a JVM with Redisson")

@@ -180,8 +180,7 @@ var ofWindows = limitertest.Tests[redistest.Client]{
 		assert.Equal(t, 10, limittest.Grants(t, l, "key", 12))
 	},
 
-	// The articles' scripts, which know no calendar, count in the same window. One that they began ends at
-	// midnight, at the latest.
+	// The articles' scripts, which know no calendar, count in the same window. One that they began ends at midnight, at the latest.
 	"Calendar_ArticlesShareTheKey": func(t *testing.T, rdb redistest.Client) {
 		l, ctx := tenADay(t, rdb), t.Context()
 		counter := articles.Counter{Redis: rdb, Key: "key", Limit: 10, Seconds: 24 * 60 * 60}

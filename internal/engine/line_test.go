@@ -556,3 +556,27 @@ func TestLine_PassGoesOnWithThoseThatWereNotAskedFor(t *testing.T) {
 	}
 	assert.Equal(t, &all[1].place, l.unasked())
 }
+
+// Callers who wait for a server that answers no call any more learn that in time, however many limiters have some in line.
+func TestLines_OnASilentServerEndInTime(t *testing.T) {
+	t.Parallel()
+	onFar(t, 2, 0, func(t *testing.T, e *far) {
+		const interval = 30 * time.Second
+		for i := range 100 {
+			l := testLimiter(fmt.Sprint("limiter", i), "1 30000 0 0")
+			start := time.Now()
+			e.take(t, l, 1)
+			for range 3 {
+				e.Go(func() {
+					_, err := acquire(t.Context(), e.Engine, l, decide.Ask{Permits: 1, MayWait: true})
+					assert.ErrorIs(t, err, limit.ErrUnavailable)
+					assert.LessOrEqual(t, time.Since(start), interval+script.DefaultTimeout, i)
+				})
+				synctest.Wait()
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		e.Take(time.Minute)
+		e.Wait()
+	})
+}

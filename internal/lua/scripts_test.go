@@ -62,8 +62,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Keys come from KEYS, by a literal number among those of a limiter: a cluster finds
-// the node by them. No script assigns to KEYS.
+// Keys come from KEYS, by a literal number among those of a limiter: a cluster finds the node by them. No script assigns to KEYS.
 func TestKeysAreLiteral(t *testing.T) {
 	t.Parallel()
 	keyed := regexp.MustCompile(`\bcall\('([A-Z]+)'(, [^,)]+)?`)

@@ -336,8 +336,7 @@ func (p *party) note(c *call) {
 	}
 }
 
-// part draws some of the permits that callers hold, for one to give back; it is no longer
-// theirs, whatever the result of the call.
+// part draws some of the permits that callers hold, for one to give back; it is no longer theirs, whatever the result of the call.
 func (p *party) part(name string, draw *rand.Rand) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

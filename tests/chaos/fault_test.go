@@ -67,8 +67,7 @@ func (e *event) String() string {
 	return fmt.Sprintf("%s-%s ms  ==== %s %s", millis(e.start), millis(e.end), e.kind, e.text)
 }
 
-// short is a time below the one that a call of any Client may be late without being
-// repeated: a third of the shortest call timeout.
+// short is a time below the one that a call of any Client may be late without being repeated: a third of the shortest call timeout.
 func (r *round) short(draw *rand.Rand) time.Duration {
 	least := time.Second
 	for _, c := range r.clients {

@@ -156,8 +156,7 @@ func TestModules_RequireWhatExists(t *testing.T) {
 	}
 }
 
-// run runs a command and returns its output. Without a network for modules that this
-// machine does not have, the test is skipped.
+// run runs a command and returns its output. Without a network for modules that this machine does not have, the test is skipped.
 func run(t *testing.T, dir string, env []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

@@ -122,9 +122,8 @@ func (p *Process) Wait() error {
 // Stderr returns the end of what it has logged.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
-// Call sends a request and waits for its answer. If ctx ends first, the thread in Java that
-// serves the request is interrupted; what Redisson asked of the server may still happen,
-// and it goes on polling for an acquire that waits until its client is closed.
+// Call sends a request and waits for its answer. If ctx ends first, the thread in Java that serves the request is interrupted; what
+// Redisson asked of the server may still happen, and it goes on polling for an acquire that waits until its client is closed.
 func Call[T any](ctx context.Context, p *Process, op string, args ...any) (answer T, err error) {
 	if err := ctx.Err(); err != nil {
 		return answer, err

@@ -292,8 +292,7 @@ func (s *spell) add(q Request) {
 	s.sure = s.sure || !q.Lost
 }
 
-// edge is a call's beginning or end, or a tick of the clock. Moments are doubled,
-// so that a tick finds room between two of them.
+// edge is a call's beginning or end, or a tick of the clock. Moments are doubled, so that a tick finds room between two of them.
 type edge struct {
 	moment int64
 	event  porcupine.Event

@@ -11,8 +11,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/model"
 )
 
-// A State is a limiter that one call at a time happens to. Times are in
-// milliseconds. A state never changes: a step returns others.
+// A State is a limiter that one call at a time happens to. Times are in milliseconds. A state never changes: a step returns others.
 type State struct {
 	now      int64
 	rate     int64 // 0: none is set

@@ -6,9 +6,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/codec"
 )
 
-// A Module is what this module does to a limiter as the option WithRedissonVersion has
-// it: how it writes beside the oldest Redisson that shares the limiters. If that is
-// not what Redisson does, a comment says which of Redisson's defects is the reason.
+// A Module is what this module does to a limiter as the option WithRedissonVersion has it: how it writes beside the oldest Redisson
+// that shares the limiters. If that is not what Redisson does, a comment says which of Redisson's defects is the reason.
 type Module struct {
 	Layout   codec.Layout // of the members that it writes
 	windowed bool         // the value's key alone is the limiter: a fixed window
@@ -41,9 +40,8 @@ var moduleDoes = map[string]func(m *Module, c *Call, op Op) Answer{
 	"rename":           func(_ *Module, c *Call, _ Op) Answer { return rename(c) },
 }
 
-// may returns what an operation may do. What has run out may stay while the value suffices.
-// A handle of long standing may overlook leaked permits: one that has just been made looks
-// for them when it is refused, one that did so less than an interval ago does not.
+// may returns what an operation may do. What has run out may stay while the value suffices. A handle of long standing may overlook
+// leaked permits: one that has just been made looks for them when it is refused, one that did so less than an interval ago does not.
 func (m *Module) may(op Op) []Possible {
 	switch op.Do {
 	case "tryAcquire":

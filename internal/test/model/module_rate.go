@@ -64,8 +64,7 @@ func moduleConfig(c *Call) Answer {
 	return Say(TypeName(c.Config["type"]), c.Rate(), c.Interval(), c.KeepAlive())
 }
 
-// expire sets the end of all keys; a window keeps its own. PER_CLIENT: keys of
-// clients that are gone stay as long as the limiter.
+// expire sets the end of all keys; a window keeps its own. PER_CLIENT: keys of clients that are gone stay as long as the limiter.
 func (m *Module) expire(c *Call, op Op) Answer {
 	there, end := c.Config != nil, op.end(c)
 	shared, own := c.Pairs[""], c.Pairs[c.Who.ID]

@@ -123,8 +123,7 @@ func problem(err error) string {
 	return "error: " + err.Error()
 }
 
-// look reads keys of one slot at one moment, and removes the given ones: the
-// time, and for each a list of type, PTTL and content.
+// look reads keys of one slot at one moment, and removes the given ones: the time, and for each a list of type, PTTL and content.
 var look = redis.NewScript(`
 local time = redis.call('TIME')
 local all = {time[1] * 1000 + math.floor(time[2] / 1000)}

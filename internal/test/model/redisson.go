@@ -200,8 +200,7 @@ func (r *Release) trySetRate(c *Call, op Op) Answer {
 	return Say(true)
 }
 
-// store writes the configuration. Without a keep-alive time the old end stays,
-// and before there was a field for it the field too.
+// store writes the configuration. Without a keep-alive time the old end stays, and before there was a field for it the field too.
 func (r *Release) store(c *Call, cfg *Rate) {
 	field, ok := c.Config["keepAliveTime"]
 	c.setConfig(cfg)

@@ -1,5 +1,4 @@
-// Command mutants changes each statement and each condition of some packages, one at a time, and says which changes
-// no test notices:
+// Command mutants changes each statement and each condition of some packages, one at a time, and says which changes no test notices:
 //
 //	go run ./internal/test/mutants -tests "./internal/lane ./tests/waiting" ./internal/lane
 //

@@ -74,8 +74,7 @@ var (
 	// Late is for When and After: the request itself is held back, and those behind it on its connection. It is forwarded even
 	// if the client has given up by then: a late copy. Not held back it is Pass.
 	Late = Action{verb: late}
-	// Duplicate forwards the request twice, one right behind the other, and
-	// delivers the first answer. Held back, that answer waits.
+	// Duplicate forwards the request twice, one right behind the other, and delivers the first answer. Held back, that answer waits.
 	Duplicate = Action{verb: duplicate}
 	// DuplicateLast is Duplicate, but delivers the second answer.
 	DuplicateLast = Action{verb: duplicate, last: true}
@@ -108,8 +107,7 @@ func Nth(n int, text string, a Action) func(Command) Action {
 	}
 }
 
-// A Hook is a redis.Hook that is called with each command, or with all of a pipeline,
-// which next sends. A nil Hook changes nothing.
+// A Hook is a redis.Hook that is called with each command, or with all of a pipeline, which next sends. A nil Hook changes nothing.
 type Hook func(ctx context.Context, cmds []redis.Cmder, next func() error) error
 
 // BeforeCommands returns a Hook that calls f before commands are sent.

@@ -23,8 +23,7 @@ type proxyConn struct {
 	silent  bool     // nothing more is delivered
 }
 
-// requests forwards what the client sends until it closes its side or an
-// action closes it, and returns when all that is answered.
+// requests forwards what the client sends until it closes its side or an action closes it, and returns when all that is answered.
 func (c *proxyConn) requests() {
 	r := bufio.NewReader(c.down)
 	for {
@@ -165,8 +164,7 @@ func (c *proxyConn) awaitAsked() {
 	}
 }
 
-// first returns the action of the request that the server answers, if it is
-// one: a server may push messages that no one asked for.
+// first returns the action of the request that the server answers, if it is one: a server may push messages that no one asked for.
 func (c *proxyConn) first(push bool) (a Action, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

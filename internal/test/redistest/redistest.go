@@ -40,8 +40,7 @@ func SkipOrFail(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// SkipShort skips the test under -short, which is for a quick look; why says what the
-// test takes, such as "a real redis-server".
+// SkipShort skips the test under -short, which is for a quick look; why says what the test takes, such as "a real redis-server".
 func SkipShort(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {

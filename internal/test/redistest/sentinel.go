@@ -140,8 +140,7 @@ func (s *Sentinel) Failover(t testing.TB) *Server {
 	return s.AwaitMaster(t, old)
 }
 
-// AwaitMaster waits until all Sentinels have made another server than old the
-// master, it says itself that it is one, and returns it.
+// AwaitMaster waits until all Sentinels have made another server than old the master, it says itself that it is one, and returns it.
 func (s *Sentinel) AwaitMaster(t testing.TB, old *Server) (master *Server) {
 	t.Helper()
 	await(t, func(ctx context.Context) (err error) {

@@ -210,8 +210,7 @@ func Read(t testing.TB, rdb Client, key string) Value {
 	return v
 }
 
-// removeKeys removes what the test that ends has left on shared servers: each
-// key there is in the way of those who look for theirs.
+// removeKeys removes what the test that ends has left on shared servers: each key there is in the way of those who look for theirs.
 func removeKeys(t testing.TB, rdb Client) {
 	err := forEachMaster(context.Background(), rdb, func(ctx context.Context, node nodes.Client) error {
 		keys, err := scan(ctx, node, "*"+namePrefix(t)+"[:/]*")

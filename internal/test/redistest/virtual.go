@@ -30,9 +30,8 @@ var clockSource string
 // errNoCompiler: this machine cannot make the library that moves a server's clock.
 var errNoCompiler = errors.New("no server can be given a clock of the test's own")
 
-// Virtual runs test in a testing/synctest bubble, with a client of a server of its own in
-// which time.Sleep moves TIME and the times to live. It is a miniredis; if RRL_ENGINE
-// leaves miniredis out it is a real one, whose clock a preloaded library has replaced.
+// Virtual runs test in a testing/synctest bubble, with a client of a server of its own in which time.Sleep moves TIME and the times
+// to live. It is a miniredis; if RRL_ENGINE leaves miniredis out it is a real one, whose clock a preloaded library has replaced.
 func Virtual(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	Stepping(t, func(t *testing.T, rdb Client, _ func(time.Duration)) { test(t, rdb) })
@@ -298,8 +297,7 @@ func dialMini(m *miniredis.Miniredis) func() (net.Conn, error) {
 	}
 }
 
-// InBubble reports whether the test's time is that of a bubble, which begins in 2000 and
-// doesn't go on while the machine stalls.
+// InBubble reports whether the test's time is that of a bubble, which begins in 2000 and doesn't go on while the machine stalls.
 func InBubble() bool { return time.Now().Year() <= 2001 }
 
 // Patience returns how long to wait for what should take d at most: outside of a bubble longer than a machine may stall.

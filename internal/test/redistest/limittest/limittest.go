@@ -1,6 +1,5 @@
-// Package limittest tests what all limiters by key have in common: figures that are right,
-// callers who ask at once, grants undone, answers lost, input that is wrong and keys that hold
-// something else. Particulars of one limiter are left to its own tests.
+// Package limittest tests what all limiters by key have in common: figures that are right, callers who ask at once, grants undone,
+// answers lost, input that is wrong and keys that hold something else. Particulars of one limiter are left to its own tests.
 package limittest
 
 import (
@@ -43,8 +42,7 @@ type Kind struct {
 	// Keyed: it is a KeyedLimiter, which takes more options.
 	Keyed bool
 
-	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what
-	// errors call what they hold, if errors name it.
+	// Keys returns the Redis keys of a limiter key, all of type Type. Fields are what errors call what they hold, if errors name it.
 	Keys   func(key string) []string
 	Type   string
 	Fields []string
