@@ -84,7 +84,8 @@ func TestTransportOverTheNetwork(t *testing.T) {
 				if trailer != "" {
 					r.Trailer = http.Header{"X-Sent": {trailer}}
 				}
-				resp := limitertest.Must(client.Do(r))(t)
+				resp, err := client.Do(r)
+				require.NoError(t, err)
 				echo := limitertest.Must(io.ReadAll(resp.Body))(t)
 				require.NoError(t, resp.Body.Close())
 				assert.Equal(t, "hello", string(echo))
@@ -530,7 +531,8 @@ func TestTransport_GivesUpAPlace(t *testing.T) {
 			policy := httplimit.Policy{Limiter: places, InFlight: true, Prefix: "places:"}
 			transport := httplimit.NewTransport(answersBody(http.StatusOK), policy, opts...)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, api, http.NoBody)
-			resp := limitertest.Must(transport.RoundTrip(r))(t)
+			resp, err := transport.RoundTrip(r)
+			require.NoError(t, err)
 			took, err := send(t.Context(), t, transport, api)
 			_ = notSent(t, err)
 			assert.Equal(t, time.Minute, took.Truncate(time.Second), name)
