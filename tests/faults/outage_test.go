@@ -427,7 +427,7 @@ func TestHungServer_LineEndsInTime(t *testing.T) {
 	limitertest.Each(t, map[string]int{"one limiter": 1, "two": 2}, func(t *testing.T, n int) {
 		observed(t, func(t *testing.T, s *scene) {
 			time.AfterFunc(30*time.Minute, func() { s.hook.hang(true) })
-			limitertest.Together(100, func(i int) { // of many limiters
+			limitertest.Together(5, func(i int) { // of several limiters
 				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
 				l := s.limiter(fmt.Sprint("{a}orders", i), 10)
 				claims := []rratelimiter.Claim{l.Claim(1), s.limiter("{a}others", 1000).Claim(1)}[:n]
