@@ -427,13 +427,13 @@ func TestHungServer_LineEndsInTime(t *testing.T) {
 	limitertest.Each(t, map[string]int{"one limiter": 1, "two": 2}, func(t *testing.T, n int) {
 		observed(t, func(t *testing.T, s *scene) {
 			time.AfterFunc(30*time.Minute, func() { s.hook.hang(true) })
-			limitertest.Together(5, func(i int) { // of several limiters
+			limitertest.Together(2, func(i int) {
 				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
 				l := s.limiter(fmt.Sprint("{a}orders", i), 10)
 				claims := []rratelimiter.Claim{l.Claim(1), s.limiter("{a}others", 1000).Claim(1)}[:n]
 				limitertest.MustAcquire(t, l, 10)
 				start := time.Now()
-				limitertest.Together(3, func(int) {
+				limitertest.Together(20, func(int) {
 					_, err := s.client.TryAcquireAll(t.Context(), 2*time.Hour, claims...)
 					assert.ErrorIs(t, err, rratelimiter.ErrUnavailable)
 					assert.LessOrEqual(t, time.Since(start), time.Hour+3*time.Second+10*time.Millisecond)
