@@ -15,6 +15,6 @@ func TestMap_TableGrowsWithItsEntries(t *testing.T) {
 	}
 	all := m.parts.Load()
 	for i := range all {
-		assert.GreaterOrEqual(t, len(*all[i].table.Load()), all[i].count/2)
+		assert.GreaterOrEqual(t, len(*all[i].table.Load()), all[i].count)
 	}
 }

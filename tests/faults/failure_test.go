@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -199,13 +198,9 @@ var outageTests = map[string]outageTest{
 	"FailLocal asks for the rate once": {limit.FailLocal(1), func(t *testing.T, s *scene) {
 		limitertest.MustTrySetRate(t, s.other.RateLimiter("orders"), rratelimiter.PerHour(1000))
 		l, asked := s.client.RateLimiter("orders"), 0
-		s.rdb.AddHook(redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-			for _, cmd := range cmds {
-				if redistest.Calls(cmd, lua.Config.SHA) {
-					asked++
-					time.Sleep(time.Second)
-				}
-			}
+		s.rdb.AddHook(limitertest.BeforeScript(lua.Config, func() {
+			asked++
+			time.Sleep(time.Second)
 		}))
 		for range 10 {
 			limitertest.Together(10, func(int) { limitertest.MustAcquire(t, l, 1) })

@@ -210,9 +210,7 @@ func TestPerClient_PairExpiresAfterClockWentBack(t *testing.T) {
 	}
 	all := uses(of)
 	all["giving back"] = of(giveBack)
-	all["Migrate of a lost value"] = scenario{cfg: perClient(10, second), steps: []step{take(3), loseValue, func(p *play) {
-		require.NoError(p, limitertest.Second(p.l.Migrate(p.Context())))
-	}, pairEnds(second)}}
+	all["Migrate of a lost value"] = scenario{cfg: perClient(10, second), steps: []step{take(3), loseValue, migrate, pairEnds(second)}}
 	perform(t, all)
 }
 
@@ -286,7 +284,7 @@ func TestLostConfig_PermitsInUseCount(t *testing.T) {
 			take(10), wait(45 * second), value(0), exists(true), there(3),
 		}},
 		"of a set that one call does not read": {cfg: every(1000, hour), steps: []step{
-			func(p *play) { limitertest.AddGrants(p, p.rdb, p.keys().Permits, minute, 600, 1) }, loseConfig, func(p *play) {
+			rows(600, minute), loseConfig, func(p *play) {
 				p.l = p.client.RateLimiter(p.l.Name(), rratelimiter.WithDefault(every(1000, hour)))
 				require.True(p, limitertest.TryAll(p, p.client, 1, p.l, limitertest.ByDefault(p.client, limitertest.Besides(p.l.Name()), every(9, second))))
 			}, free(399),

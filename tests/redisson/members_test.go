@@ -175,9 +175,6 @@ func peeksAndTakes(permits int64) step {
 // is free then.
 func TestPeekAnswersWhatTakeWould(t *testing.T) {
 	t.Parallel()
-	rows := func(n int, age time.Duration) step {
-		return func(p *play) { limitertest.AddGrants(p, p.rdb, p.keys().Permits, age, n, 1) }
-	}
 	all := map[string]scenario{}
 	for what, steps := range map[string][]step{
 		"in use":                 {rows(700, minute), putValue(300)},
@@ -190,7 +187,7 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 		"the configuration lost": {rows(700, minute), putValue(300), loseConfig},
 	} {
 		for version, checks := range map[string][]step{"": {peeksAndTakes(299), peeksAndTakes(301), peeksAndTakes(1000)}, "3.16.8": nil} {
-			all[what+version] = scenario{cfg: every(1000, hour), version: version, byDefault: true, both: true, steps: slices.Concat([]step{set(every(1000, hour))}, steps, checks, []step{
+			all[what+" "+version] = scenario{cfg: every(1000, hour), version: version, byDefault: true, both: true, steps: slices.Concat([]step{set(every(1000, hour))}, steps, checks, []step{
 				func(p *play) {
 					d := limitertest.Must(p.l.Peek(p.Context(), 0))(p)
 					taken, _, err := p.l.TakeUpTo(p.Context(), 500)
@@ -205,6 +202,11 @@ func TestPeekAnswersWhatTakeWould(t *testing.T) {
 
 func migrates(want int64) step {
 	return answers(want, func(p *play) (int64, error) { return p.l.Migrate(p.Context()) })
+}
+
+// rows puts that many members of a permit into the set, as granted age ago.
+func rows(n int, age time.Duration) step {
+	return func(p *play) { limitertest.AddGrants(p, p.rdb, p.keys().Permits, age, n, 1) }
 }
 
 // add puts members into the set, as granted age ago, and takes their permits off the value.

@@ -172,11 +172,13 @@ func Must[T any](v T, err error) func(t testing.TB) T {
 // Second returns the error of a call of which nothing else matters.
 func Second[T any](_ T, err error) error { return err }
 
-// BeforeScript returns a hook that calls f before each call of a script that is sent by itself.
+// BeforeScript returns a hook that calls f before each call of a script.
 func BeforeScript(script *lua.Script, f func()) redistest.Hook {
 	return redistest.BeforeCommands(func(cmds ...redis.Cmder) {
-		if len(cmds) == 1 && cmds[0].Name() == "evalsha" && cmds[0].Args()[1] == script.SHA {
-			f()
+		for _, cmd := range cmds {
+			if redistest.Calls(cmd, script.SHA) {
+				f()
+			}
 		}
 	})
 }
