@@ -158,6 +158,7 @@ func TestWithClientName_HangHoldsUpNoCall(t *testing.T) {
 		limitertest.MustAcquire(t, l, 1)
 		require.NoError(t, client.Close(t.Context()))
 		close(hang)
+		time.Sleep(time.Second)
 		require.ErrorIs(t, l.Acquire(t.Context(), 1), rratelimiter.ErrClosed)
 	})
 }
