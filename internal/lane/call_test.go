@@ -76,13 +76,35 @@ type gathered struct {
 	sync.Mutex
 
 	call func(l *lane.Lane) *lane.Call // nil: its source has nothing to send after all
+	more atomic.Bool                   // until it is closed
 }
+
+func (g *gathered) Close() { g.more.Store(false) }
 
 func (g *gathered) NextCall(l *lane.Lane, _ time.Time) (c *lane.Call, more bool) {
 	if g.call != nil {
 		c = g.call(l)
 	}
-	return c, false
+	return c, g.more.Load()
+}
+
+// Close closes what a flight has looked at meanwhile and has no room for too.
+func TestClose_FailsWhatAFlightLeaves(t *testing.T) {
+	t.Parallel()
+	onRig(t, conditions{trip: time.Second}, 1, func(t *testing.T, r *rig) {
+		require.NoError(t, r.lanes.Begin())
+		closes := sync.OnceFunc(func() { go func() { assert.NoError(t, r.lanes.Close(t.Context(), nil)) }() })
+		g := &gathered{call: func(*lane.Lane) *lane.Call {
+			closes()
+			synctest.Wait()
+			return newAsk("key", script.Call{}).call
+		}}
+		g.more.Store(true)
+		r.lane.Ready(g)
+		time.Sleep(time.Second / 2)
+		assert.False(t, g.more.Swap(false))
+		r.lanes.End()
+	})
 }
 
 // leaves checks that a caller who joins a Wave leaves unanswered after that time.
@@ -457,6 +479,12 @@ func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest 
 		synctest.Wait()
 		assert.EqualValues(t, commands, told.Load())
 		assert.LessOrEqual(t, r.Most(), 2*64)
+		r.Forget()
+		for i := range 2 * 128 { // while it is known to be silent
+			r.command(t.Context(), commandOf(i), func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+			time.Sleep(script.DefaultTimeout / 128)
+		}
+		assert.LessOrEqual(t, len(r.Sizes()), 3+2*9, "one each ninth of a call's time")
 	})
 }
 

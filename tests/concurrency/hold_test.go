@@ -239,12 +239,13 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		want          int64 // free after the first
 	}
 	limitertest.Virtual(t, map[string]row{
-		"Less":          {time.Second, 37, 37, 163},
-		"LessThenMore":  {time.Second, 37, 50, 163},
-		"More":          {time.Second, 150, 150, 50},
-		"BeyondTheRate": {time.Second, 300, 300, -100},
-		"AfterHold":     {2 * time.Minute, 30, 30, 170},
-		"AfterTheHour":  {61 * time.Minute, 30, 30, 170},
+		"Less":           {time.Second, 37, 37, 163},
+		"LessThenMore":   {time.Second, 37, 50, 163},
+		"More":           {time.Second, 150, 150, 50},
+		"BeyondTheRate":  {time.Second, 300, 300, -100},
+		"AfterHold":      {2 * time.Minute, 30, 30, 170},
+		"AfterHoldOther": {2 * time.Minute, 30, 40, 170},
+		"AfterTheHour":   {61 * time.Minute, 30, 30, 170},
 	}, func(t *testing.T, rdb redistest.Client, tc row) {
 		program := func() engine.Behind {
 			b, _ := door.Behind[engine.Behind](limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(200)))

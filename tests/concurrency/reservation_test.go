@@ -306,6 +306,17 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		require.NoError(t, vain.Settle(t.Context(), 3))
 		assert.Equal(t, sent, s.Sent.Total())
 	}},
+	"those who wait in line have each their hold": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
+		limitertest.MustAcquire(t, s.RateLimiter, 10)
+		for _, hold := range []time.Duration{held, 2 * held} {
+			s.Go(func() (bool, error) { return true, limitertest.Second(s.Reserve(t.Context(), 3, time.Hour, rratelimiter.Hold(hold))) })
+			synctest.Wait()
+		}
+		for i, want := range []int64{4, 7, 10} {
+			s.Until(time.Minute + time.Duration(i)*held)
+			assert.Equal(t, want, limitertest.Available(t, s.RateLimiter))
+		}
+	}},
 	"a hold that is too short": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
 		sent := s.Sent.Total()
 		for _, d := range []time.Duration{-time.Hour, 0, 1, time.Millisecond - 1} {
