@@ -380,8 +380,7 @@ func (st *stage) do(ctx context.Context, s step, handle *rratelimiter.RateLimite
 	return model.Do(ctx, who.goes, handle, op, base)
 }
 
-// handle returns the handle of the Go service that does a step. One of long standing has been
-// refused lately, and found no leaked permits.
+// handle returns the handle of the Go service that does a step. One of long standing has been refused lately, and found no leaked permits.
 func (st *stage) handle(t *testing.T, s step) *rratelimiter.RateLimiter {
 	t.Helper()
 	who := st.named(s.Who)

@@ -25,9 +25,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// Golden traces: histories of each release of Redisson beside this module, recorded once, so
-// that a machine without Java too tests against what each release really did. Each step stands
-// for itself: the state before it is put into Redis, and the result of the step is compared.
+// Golden traces: histories of each release of Redisson beside this module, recorded once, so that a machine without Java too tests against
+// what each release really did. Each step stands for itself: the state before it is put into Redis, and the result of the step is compared.
 
 var recordFlag = flag.Bool("record", false, "TestGolden records its traces again, of all releases or those of -releases")
 

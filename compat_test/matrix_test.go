@@ -243,8 +243,7 @@ var matrix = []string{
 	"3.35.0", "3.37.0", "3.38.1", "3.45.1", "3.52.0", "4.0.0", "4.3.1", "4.7.0", "next", "after-next",
 }
 
-// part holds a release of each layout, those before and after the last change of how
-// permits in use are counted, and what is not released.
+// part holds a release of each layout, those before and after the last change of how permits in use are counted, and what is not released.
 var part = []string{"3.12.3", "3.15.5", "3.16.8", "3.20.1", "3.27.2", "4.7.0", "next", "after-next"}
 
 var releasesFlag = flag.String("releases", os.Getenv("RRL_RELEASES"),

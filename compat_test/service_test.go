@@ -160,8 +160,7 @@ func startDriver(t testing.TB, version string) *javaDriver {
 
 var startShared = sync.OnceValues(func() (*javaDriver, error) { return newJavaDriver(*redissonVersion) })
 
-// sharedDriver returns the test binary's JVM, with the release that -redisson
-// names. The first call starts it; it ends with the binary.
+// sharedDriver returns the test binary's JVM, with the release that -redisson names. The first call starts it; it ends with the binary.
 func sharedDriver(t testing.TB) *javaDriver {
 	t.Helper()
 	redistest.SkipShort(t, "a JVM with Redisson")

@@ -295,8 +295,7 @@ func TestLease_RestGoesBackThoughACallerFindsItDuringClose(t *testing.T) {
 	})
 }
 
-// Who wants more than a lease has left ends it. Its rest goes back before Redis decides, which a remembered refusal
-// knows nothing of.
+// Who wants more than a lease has left ends it. Its rest goes back before Redis decides, which a remembered refusal knows nothing of.
 func TestLease_RestGoesBackBeforeALargerRequest(t *testing.T) {
 	t.Parallel()
 	onFar(t, 5, 0, func(t *testing.T, e *far) {

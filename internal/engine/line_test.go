@@ -417,8 +417,7 @@ func asking(all []*multiRequest) (turns []int) {
 	return turns
 }
 
-// Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants
-// the fewest.
+// Once the first has yielded, a pass asks for all for whom there is enough, in their order; otherwise for the one that wants the fewest.
 func TestJointLine_PassForAllAsksWhomWhatIsFreeMayServe(t *testing.T) {
 	t.Parallel()
 	type step struct {

@@ -285,8 +285,7 @@ func commandOf(i int) *script.Call {
 }
 
 var commandTests = map[string]rigTest{
-	// What comes by the thousands at a distance is done by flights of a bounded size, and
-	// does not keep decisions waiting behind all of it.
+	// What comes by the thousands at a distance is done by flights of a bounded size, and does not keep decisions waiting behind all of it.
 	"go together": {conditions{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
 		const commands = 3000
 		for i := range commands {

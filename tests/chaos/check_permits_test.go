@@ -184,10 +184,9 @@ func sums(all []change) func(time.Duration) int64 {
 // checkWindows looks at the grants from outside: a call that was granted permits took them at some moment between its beginning
 // and its end, so all calls that lie wholly within a span took theirs in it.
 //
-// What a span may see is the highest rate there was, once more for each time that Redis may have forgotten all that was in use,
-// or a Reset freed it, and what was given back in it. The span is shorter than the interval by what the server's clock was set
-// forward, by a lease's life, and by the millisecond in which a grant is dated. This can't see grants of calls that lie across
-// the span's ends.
+// What a span may see is the highest rate there was, once more for each time that Redis may have forgotten all that was in use, or a Reset
+// freed it, and what was given back in it. The span is shorter than the interval by what the server's clock was set forward, by a lease's
+// life, and by the millisecond in which a grant is dated. This can't see grants of calls that lie across the span's ends.
 func (r *round) checkWindows(p *pool) {
 	if worst := r.worstSpan(p); worst.sum > worst.allowed {
 		r.violatePool(p, "window", "%d permits were granted in %v from %s ms on, of %d at most",

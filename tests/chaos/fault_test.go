@@ -429,8 +429,7 @@ func (r *round) moveSlot(draw *rand.Rand) *event {
 	return &event{text: from.Addr()}
 }
 
-// promote makes a replica of a cluster a master: in agreement with its master, so that
-// nothing is lost, or after that has been killed.
+// promote makes a replica of a cluster a master: in agreement with its master, so that nothing is lost, or after that has been killed.
 func (r *round) promote(draw *rand.Rand, forced bool) *event {
 	a := r.arena.cluster
 	slot := a.Slot(r.tb, r.limiters[draw.IntN(len(r.limiters))].name)

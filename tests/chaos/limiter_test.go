@@ -65,8 +65,7 @@ func (l *limiter) leased() int64 { return 1 + l.config.Rate/4 }
 
 func (l *limiter) String() string { return fmt.Sprintf("%+v", *l) }
 
-// keys returns the config, value and set of a RateLimiter, as the client of that id has
-// them; of another limiter its one or two keys.
+// keys returns the config, value and set of a RateLimiter, as the client of that id has them; of another limiter its one or two keys.
 func (l *limiter) keys(id string) (config, value, permits string) {
 	switch {
 	case l.kind == bucket:

@@ -548,8 +548,7 @@ func failed(t *testing.T, target error, at time.Duration, callers ...*limitertes
 	}
 }
 
-// Calls that one script call can't decide together go in one flight, so that callers of several kinds
-// wait no longer than callers of one.
+// Calls that one script call can't decide together go in one flight, so that callers of several kinds wait no longer than callers of one.
 func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 	t.Parallel()
 	const callers, rounds, trip = 256, 10, 10 * ms

@@ -29,8 +29,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/tokenbucket"
 )
 
-// A program hands all the functions in that a Client and the limiters of keys take. The first call of the one
-// called only does something.
+// A program hands all the functions in that a Client and the limiters of keys take. The first call of the one called only does something.
 type program struct {
 	only string
 	do   func()

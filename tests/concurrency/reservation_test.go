@@ -309,7 +309,9 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 	"those who wait in line have each their hold": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
 		limitertest.MustAcquire(t, s.RateLimiter, 10)
 		for _, hold := range []time.Duration{held, 2 * held} {
-			s.Go(func() (bool, error) { return true, limitertest.Second(s.Reserve(t.Context(), 3, time.Hour, rratelimiter.Hold(hold))) })
+			s.Go(func() (bool, error) {
+				return true, limitertest.Second(s.Reserve(t.Context(), 3, time.Hour, rratelimiter.Hold(hold)))
+			})
 			synctest.Wait()
 		}
 		for i, want := range []int64{4, 7, 10} {
@@ -407,8 +409,7 @@ func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 	})
 }
 
-// A Release might take the charge of a Settle that must be repeated, so the two of a Client
-// wait for each other, however long one takes.
+// A Release might take the charge of a Settle that must be repeated, so the two of a Client wait for each other, however long one takes.
 func TestSettleAndRelease_WaitForEachOther(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]*lua.Script{"Settle waits": lua.Release, "Release waits": lua.SettleReservation}, func(t *testing.T, held *lua.Script) {

@@ -2,8 +2,7 @@
 // if Redis hangs or refuses, and if a hook of the Redis client panics; what callers with a policy for outages are answered then;
 // and that an observer learns of it.
 //
-// A proxy between a Client and its server cuts, drops, delays and doubles requests and answers; each case checks that the permits
-// in use are those that callers hold. Every call is a row of limitertest.Verbs, which meets all faults there are here; verbs has
-// more of some, and of calls of several limiters: see TestVerb_HappensOnce. The tests of a hung server bound every answer by the
-// call timeout.
+// A proxy between a Client and its server cuts, drops, delays and doubles requests and answers; each case checks that the permits in use
+// are those that callers hold. Every call is a row of limitertest.Verbs, which meets all faults there are here; verbs has more of some, and
+// of calls of several limiters: see TestVerb_HappensOnce. The tests of a hung server bound every answer by the call timeout.
 package faults

@@ -267,8 +267,7 @@ func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 	}
 }
 
-// hanging makes of a client's server one that hangs, while it is on: go-redis waits for its
-// default timeouts, and can't be interrupted.
+// hanging makes of a client's server one that hangs, while it is on: go-redis waits for its default timeouts, and can't be interrupted.
 type hanging struct {
 	on        atomic.Bool
 	sent      atomic.Int64 // commands, while it was on

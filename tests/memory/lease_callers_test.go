@@ -373,8 +373,7 @@ func (w *figuresWalk) call(t *testing.T, p *program, permits int64) (d limit.Dec
 	return d, permits, giveBack
 }
 
-// Several programs take permits at random. An answer from memory is Redis' last answer, less
-// what the program took since, and was true.
+// Several programs take permits at random. An answer from memory is Redis' last answer, less what the program took since, and was true.
 func TestFiguresFromMemory(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, limitertest.Seeds(*rounds), func(t *testing.T, seed uint64) {
@@ -446,8 +445,7 @@ func TestLeasesOfLargeRequests(t *testing.T) {
 	})
 }
 
-// Requests are under way together, and the answer that brings a lease comes last: Remaining tells
-// of nothing that the others were granted.
+// Requests are under way together, and the answer that brings a lease comes last: Remaining tells of nothing that the others were granted.
 func TestLease_OvertakenAnswerCountsOtherGrants(t *testing.T) {
 	t.Parallel()
 	limitertest.Bubbles(t, map[string]func(ctx context.Context, s *keyedScene) (bool, error){

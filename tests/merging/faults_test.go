@@ -184,8 +184,7 @@ func (s *scene) back(t *testing.T, permits int64, undo func(ctx context.Context)
 	s.held -= permits
 }
 
-// nearly takes so many permits that the next call takes along one that merges members. Three grants are returnable, of two
-// permits each.
+// nearly takes so many permits that the next call takes along one that merges members. Three grants are returnable, of two permits each.
 func (s *scene) nearly(t *testing.T) (undo []func(ctx context.Context) error) {
 	t.Helper()
 	s.take(t, few+5)

@@ -463,8 +463,7 @@ func (l *load) lost(t *testing.T, rdb redistest.Client) int {
 	return len(l.granted) - int(limitertest.Must(rdb.Exists(t.Context(), l.granted...).Result())(t))
 }
 
-// transient reports whether an error says that a call did not run, or perhaps
-// did, as callers must expect while servers change places.
+// transient reports whether an error says that a call did not run, or perhaps did, as callers must expect while servers change places.
 func transient(err error) bool {
 	switch kindOf(err) {
 	case "UnknownOutcome", "NotReplicated", "READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "dial", "pool", "Unavailable":

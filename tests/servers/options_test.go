@@ -228,8 +228,7 @@ func awaitAvailable(t *testing.T, l *rratelimiter.RateLimiter, want int64) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
-// atOnce lets callers call at the same time, each again and again, and counts those that are
-// granted and those that fail in this way.
+// atOnce lets callers call at the same time, each again and again, and counts those that are granted and those that fail in this way.
 func atOnce(t *testing.T, callers, rounds int, target error, call func() (bool, error)) (granted, failed int64) {
 	t.Helper()
 	var yes, no atomic.Int64

@@ -77,8 +77,7 @@ func TestACLOnSeveralServers(t *testing.T) {
 	})
 }
 
-// A client of one node is refused what other nodes have, at once and whatever its policy, by single calls and
-// by those that share one.
+// A client of one node is refused what other nodes have, at once and whatever its policy, by single calls and by those that share one.
 func TestClusterRefusesAClientOfOneNode(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

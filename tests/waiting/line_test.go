@@ -234,8 +234,7 @@ func TestLine_CancelledCallerLeaves(t *testing.T) {
 	}, func(t *testing.T, lt lineTest) { lt.run(t) })
 }
 
-// The head asks for what can't be had while the other Client goes on. Those behind it wait one
-// interval at most, from when the head began.
+// The head asks for what can't be had while the other Client goes on. Those behind it wait one interval at most, from when the head began.
 func TestLine_LargeRequestYieldsAfterAnInterval(t *testing.T) {
 	t.Parallel()
 	const billion = 1_000_000_000

@@ -46,8 +46,7 @@ type Process struct {
 	err    error         // how it ended; read it once ended is closed
 }
 
-// Driver is a Maven project whose compile phase writes "classes" and "classpath"
-// into the folder that its property driver.directory names.
+// Driver is a Maven project whose compile phase writes "classes" and "classpath" into the folder that its property driver.directory names.
 type Driver struct {
 	Name       string   // for errors
 	Source     string   // the folder of its pom.xml

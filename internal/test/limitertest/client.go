@@ -22,8 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// NewClient returns a Client that is closed when t ends. It waits for its calls with
-// redistest.Patience, unless an option says how long.
+// NewClient returns a Client that is closed when t ends. It waits for its calls with redistest.Patience, unless an option says how long.
 func NewClient(t testing.TB, rdb rratelimiter.Redis, opts ...rratelimiter.Option) *rratelimiter.Client {
 	t.Helper()
 	client := OpenClient(rdb, opts...)
@@ -227,8 +226,7 @@ func (c *Counter) Scripts() int {
 	return len(slices.DeleteFunc(c.names.All(), func(name string) bool { return !strings.HasPrefix(name, "eval") }))
 }
 
-// A Mutant is a fault put into scripts, for tests of tests: in Script, or in all that
-// have it if that is nil, the text Old becomes New.
+// A Mutant is a fault put into scripts, for tests of tests: in Script, or in all that have it if that is nil, the text Old becomes New.
 type Mutant struct {
 	Script   *lua.Script
 	Old, New string

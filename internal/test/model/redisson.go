@@ -160,8 +160,7 @@ func (r *Release) release(c *Call, op Op) Answer {
 	return Say("done")
 }
 
-// takeOff takes permits off the oldest rows. A row that keeps some is removed and added
-// again: if it was alone, the set loses its end.
+// takeOff takes permits off the oldest rows. A row that keeps some is removed and added again: if it was alone, the set loses its end.
 func takeOff(p *Pair, permits int64) {
 	for permits > 0 && len(p.Rows) > 0 {
 		oldest, rest := p.Rows[0], slices.Clone(p.Rows[1:])

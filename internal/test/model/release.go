@@ -38,9 +38,8 @@ type Release struct {
 	TakesOff bool `since:"after-next"` // release takes permits off the oldest rows
 }
 
-// Unreleased are changes of Redisson that no release has yet, with the release that
-// drivers make them to. "next" is what https://github.com/redisson/redisson/pull/7343
-// describes, "after-next" a release() that was seen in the sources later, instead of it.
+// Unreleased are changes of Redisson that no release has yet, with the release that drivers make them to. "next" is what
+// https://github.com/redisson/redisson/pull/7343 describes, "after-next" a release() that was seen in the sources later, instead of it.
 var Unreleased = map[string]string{"next": "4.7.0", "after-next": "4.7.0"}
 
 // ReleaseOf returns the release with a version such as "3.52.0", or what is Unreleased.

@@ -235,8 +235,7 @@ func grants(rows []Row) Grants {
 
 func sum(rows []Row) int64 { return grants(rows).InUse() }
 
-// Broken returns the fault of a pair of a limiter of that rate, at any moment, "" if there is
-// none; exact if no permits may have leaked.
+// Broken returns the fault of a pair of a limiter of that rate, at any moment, "" if there is none; exact if no permits may have leaked.
 func (p *Pair) Broken(rate int64, exact bool) string {
 	switch both := p.Value + sum(p.Rows); {
 	case !p.HasValue && len(p.Rows) > 0:

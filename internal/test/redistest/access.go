@@ -108,10 +108,9 @@ func tlsArgs(s *Server, port string) ([]string, error) {
 	), err
 }
 
-// LeastCommands is the part of an ACL rule that lets a user run all operations of this library on one server, on the master of
-// a failover client or over a redis.Ring, and nothing else. The commands beside EVAL and EVALSHA are those that the scripts
-// call: the server checks them against the rights of the user who runs the script. A user also needs the keys of [KeysOf], or
-// of [KeysWithPrefix].
+// LeastCommands is the part of an ACL rule that lets a user run all operations of this library on one server, on the master of a failover
+// client or over a redis.Ring, and nothing else. The commands beside EVAL and EVALSHA are those that the scripts call: the server checks
+// them against the rights of the user who runs the script. A user also needs the keys of [KeysOf], or of [KeysWithPrefix].
 const LeastCommands = "+eval +evalsha " +
 	"+time +exists +type +pttl +pexpire +pexpireat +persist +unlink +rename " +
 	"+get +set +incrby +decrby " +
@@ -127,8 +126,7 @@ const (
 	RingCommands = "+ping"
 )
 
-// KeysOf is the part of an ACL rule that gives access to the limiter called
-// name, which has no character that is special in a pattern.
+// KeysOf is the part of an ACL rule that gives access to the limiter called name, which has no character that is special in a pattern.
 func KeysOf(name string) string {
 	tagged := name
 	if !strings.Contains(name, "{") {
@@ -137,8 +135,7 @@ func KeysOf(name string) string {
 	return "~" + name + " ~" + tagged + ":*"
 }
 
-// KeysWithPrefix is the part of an ACL rule that gives access to all limiters
-// whose names start with prefix, which has no brace in it.
+// KeysWithPrefix is the part of an ACL rule that gives access to all limiters whose names start with prefix, which has no brace in it.
 func KeysWithPrefix(prefix string) string { return "~" + prefix + "* ~{" + prefix + "*" }
 
 var users atomic.Int64

@@ -28,9 +28,8 @@ type Cluster struct {
 	stood map[*Server]time.Time // when a node last stood for election
 }
 
-// StartCluster starts a cluster of that many masters, among which the slots are shared out,
-// each with that many replicas. It returns when all nodes agree that the cluster is in order
-// and each replica is in step; the nodes are gone when t ends. It skips as [Redis] does.
+// StartCluster starts a cluster of that many masters, among which the slots are shared out, each with that many replicas. It returns when
+// all nodes agree that the cluster is in order and each replica is in step; the nodes are gone when t ends. It skips as [Redis] does.
 func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
 	return own(t, func() (*Cluster, error) { return startCluster(masters, replicas, args) })

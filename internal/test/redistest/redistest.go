@@ -103,8 +103,7 @@ func Name(t testing.TB) string {
 	return fmt.Sprintf("%s:%d", namePrefix(t), names.Add(1))
 }
 
-// namePrefix is what the names of a test start with, and of no other test: else
-// the one that ends first would remove the other's keys.
+// namePrefix is what the names of a test start with, and of no other test: else the one that ends first would remove the other's keys.
 func namePrefix(t testing.TB) string {
 	t.Helper()
 	prefix := strings.Map(func(r rune) rune {

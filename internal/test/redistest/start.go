@@ -22,8 +22,7 @@ import (
 // [StartRedis]. It goes with the program, or with Kill.
 func Start(v Version, args ...string) (*Server, error) { return start(v, spec{args: args}) }
 
-// start tries again with another port if the server does not come up: the port may be
-// taken between the look for a free one and the start.
+// start tries again with another port if the server does not come up: the port may be taken between the look for a free one and the start.
 func start(v Version, sp spec) (*Server, error) {
 	binary, err := v.binary()
 	if err != nil {
@@ -257,8 +256,7 @@ var ErrNoServer = errors.New("scripts/install-redis.sh installs it")
 // Versions returns the releases by name, Default left out, whether this machine has them or not.
 func Versions() []Version { return []Version{Redis62, Redis70, Redis82, Valkey91} }
 
-// StartServer starts a server of the release for this test alone, as
-// [StartRedis] does. It skips as [Redis] does if the release is missing.
+// StartServer starts a server of the release for this test alone, as [StartRedis] does. It skips as [Redis] does if the release is missing.
 func StartServer(t testing.TB, v Version, args ...string) *Server {
 	t.Helper()
 	return startFor(t, v, spec{args: args})

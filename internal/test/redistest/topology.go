@@ -15,8 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/inspect/nodes"
 )
 
-// A Topology is what servers there are behind [CurrentClient], and how it
-// reaches them. The environment variable RRL_TOPOLOGY names it.
+// A Topology is what servers there are behind [CurrentClient], and how it reaches them. The environment variable RRL_TOPOLOGY names it.
 type Topology string
 
 // The topologies. Single, also if none is named, is a server alone.

@@ -126,8 +126,7 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 	}
 }
 
-// A window has the right length, to the millisecond if the kind counts those. The server's clock counts, whatever the process's
-// clock says.
+// A window has the right length, to the millisecond if the kind counts those. The server's clock counts, whatever the process's clock says.
 func testShortWindows(t *testing.T, k Kind) {
 	for _, window := range append(k.Shortest, time.Minute) {
 		redistest.Stepping(t, func(t *testing.T, rdb redistest.Client, step func(time.Duration)) {

@@ -66,8 +66,7 @@ type Kind struct {
 	// Articles are the rules that share the keys, with that limit for an hour.
 	Articles func(rdb redis.Cmdable, key string, permits int64) []Rule
 
-	// Once: a request whose answer is lost is repeated, and takes its permits once.
-	// Otherwise its caller gets limit.ErrUnknownOutcome.
+	// Once: a request whose answer is lost is repeated, and takes its permits once. Otherwise its caller gets limit.ErrUnknownOutcome.
 	Once bool
 }
 
