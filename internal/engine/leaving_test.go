@@ -326,6 +326,7 @@ func TestQueue_MovesToTheLaneOfItsKeys(t *testing.T) {
 	moved, err := e.lock(t.Context(), l)
 	require.NoError(t, err)
 	assert.Same(t, q, moved)
+	assert.Same(t, q, l.queue.Load(), "found without the table")
 	assert.Same(t, e.lanes.To(t.Context(), "a"), q.lane.Load())
 	q.users--
 	q.unlock()

@@ -305,6 +305,16 @@ var commandTests = map[string]rigTest{
 		assert.LessOrEqual(t, r.Most(), 10)
 		assert.Equal(t, "1", r.direct.Get(t.Context(), keyOf(commands-1)).Val())
 	}},
+	"of two kinds go in flights of their own": {conditions{trip: 100 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
+		start := time.Now()
+		for i := range 4000 {
+			c := commandOf(i)
+			c.Repeat = i%2 == 0
+			r.Go(func() { assert.NoError(t, limitertest.Second(r.lanes.Run(t.Context(), c))) })
+		}
+		r.Wait()
+		assert.LessOrEqual(t, time.Since(start), 800*time.Millisecond)
+	}},
 	// A call that is not repeated has the time of a call for its one attempt. Decisions beside
 	// it are repeated after a third of that nevertheless.
 	"decisions beside changes are repeated in time": {conditions{held: true}, 64, func(t *testing.T, r *rig) {
@@ -395,6 +405,18 @@ var commandTests = map[string]rigTest{
 		}
 		assert.Positive(t, underWay)
 		assert.Less(t, underWay, len(late))
+	}},
+	"of callers who left are not repeated": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		r.Fails = func(int, int) error { return redistest.AnswerError("LOADING not yet") }
+		ctx, leave := context.WithCancel(t.Context())
+		c := &lane.Call{Call: *commandOf(0)}
+		c.Repeat = true
+		r.start(1, func(int) { assert.ErrorIs(t, limitertest.Second(r.lanes.Do(ctx, c)), limit.ErrUnknownOutcome) })
+		leave()
+		r.Wait()
+		close(r.Hold)
+		time.Sleep(script.DefaultTimeout)
+		assert.Len(t, r.Sizes(), 1)
 	}},
 	// Those whose callers go away are not kept until a flight takes them: with a server that is slow to answer that may be
 	// long. The others are sent.
@@ -538,4 +560,10 @@ func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 	waits := []int64{wait.Milliseconds(), more.Milliseconds()}
 	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0), answer(0, 2, more)},
 		b.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: 1, Reset: time.Second, RetryAfters: waits}))
+	var runs lane.Batch
+	for _, permits := range []int64{4, 4, 5, 3} {
+		runs.Add(permits, false, 0)
+	}
+	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)},
+		runs.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: 3, Reset: time.Second, RetryAfters: waits}), "each run has its wait")
 }

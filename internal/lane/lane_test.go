@@ -92,6 +92,27 @@ func TestFlight_PipelineErrorReachesAllCommands(t *testing.T) {
 	}
 }
 
+func TestFlight_HookPanics(t *testing.T) {
+	t.Parallel()
+	onRig(t, conditions{held: true, inline: true}, 1024, func(t *testing.T, r *rig) {
+		r.Fails = func(int, int) error { panic("a hook") }
+		r.start(20, func(i int) {
+			a := newAsk(keyOf(i), script.Call{Repeat: true})
+			if i == 0 { // finds the way free
+				assert.PanicsWithValue(t, "a hook", func() { _, _ = a.by(r) })
+			} else {
+				_, _ = a.by(r)
+			}
+			<-a.done
+			assert.ErrorIs(t, a.err, script.ErrLost)
+			assert.ErrorContains(t, a.err, "panicked: a hook")
+		})
+		close(r.Hold)
+		r.Wait()
+		assert.Equal(t, []int{1, 1, 18}, r.Sizes(), "none again")
+	})
+}
+
 // As many flights are under way as the wire is long, and never more than half of the pool's connections.
 func TestHowManyFlightsAreUnderWay(t *testing.T) {
 	t.Parallel()

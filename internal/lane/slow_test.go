@@ -300,6 +300,12 @@ func TestObserver_LearnsOfFlights(t *testing.T) {
 		assert.Zero(t, all[2].Repeats)
 		one.Repeats = 1
 		assert.Equal(t, one, all[3])
+		unknown := newAsk(keyOf(0), script.Call{Script: echo, Args: script.Constant{"x"}})
+		unknown.call.Requests = 1
+		_, _ = unknown.by(r)
+		for _, f := range told()[4:] {
+			assert.NoError(t, f.Err, "the server did not know the script")
+		}
 	})
 }
 

@@ -415,6 +415,36 @@ func TestOutages(t *testing.T) {
 	}
 }
 
+func TestAskAndWait_MeetsAnOutageOnce(t *testing.T) {
+	t.Parallel()
+	rdb, m := redistest.Mini(t)
+	m.SetError("ERR broken")
+	sent := limitertest.CountCommands(rdb)
+	for _, settle := range []bool{false, true} {
+		limiter := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerHour(1))
+		l := limitertest.Must(new(middleware.Options).Limit(middleware.Terms{Name: "test", Limiter: limiter, Settle: settle}))(t)
+		q, before := l.Question("k", "k", 1), sent.Scripts()
+		q.AskAndWait(t.Context(), 0, false)
+		require.ErrorContains(t, q.Failure, "broken")
+		assert.LessOrEqual(t, sent.Scripts()-before, 7, "the attempts of one call")
+	}
+}
+
+func TestOutage_WrappedLimiterHasAPolicy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rdb, _ := redistest.Mini(t)
+		rdb.AddHook(redistest.Hook(func(_ context.Context, cmds []redis.Cmder, next func() error) error { return down(cmds, next) }))
+		keyed := limitertest.NewClient(t, rdb, rratelimiter.WithFailure(limit.FailClosed())).Keyed("", rratelimiter.PerHour(8))
+		s := newSite(t, named(middlewaretest.Windowed{Limiter: keyed, Span: time.Hour}))
+		for range 10 {
+			v, _ := s.ask(t.Context(), request{})
+			assert.True(t, v.Closed)
+		}
+		assert.Len(t, s.errs.Take(), 3)
+	})
+}
+
 // A limiter that hangs costs three requests the timeout, and others next to nothing; it is asked by one at a time until it answers.
 func TestBreaker(t *testing.T) {
 	t.Parallel()

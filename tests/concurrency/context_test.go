@@ -558,6 +558,10 @@ func TestCallers_OfSeveralKindsShareFlights(t *testing.T) {
 	}
 	limitertest.Bubbles(t, map[string]call{
 		"of another default": tries,
+		"TakeUpTo": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
+			_, _, err := l.TakeUpTo(ctx, 10)
+			return err
+		},
 		"Reserve": func(ctx context.Context, l *rratelimiter.RateLimiter) error {
 			return limitertest.Second(l.Reserve(ctx, 1, 0))
 		},

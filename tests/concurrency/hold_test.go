@@ -287,15 +287,21 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 // What settles a reservation stays apart from other members, by which a later program finds it.
 func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
 	t.Parallel()
-	limitertest.Virtual(t, map[string]time.Duration{"held": time.Minute, "held for an interval": time.Hour}, func(t *testing.T, rdb redistest.Client, hold time.Duration) {
+	type row struct {
+		hold, after time.Duration
+		used        int64
+	}
+	limitertest.Virtual(t, map[string]row{
+		"held": {time.Minute, time.Second, 150}, "later": {time.Minute, 61 * time.Minute, 150}, "held for an interval": {time.Hour, time.Second, 100},
+	}, func(t *testing.T, rdb redistest.Client, row row) {
 		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
 		b, _ := door.Behind[engine.Behind](l)
 		reserve := func() (settle func()) {
-			claims := []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: hold}}
+			claims := []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: row.hold}}
 			a := limitertest.Must(b.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
 			text := limitertest.Must(a.Each[0].Reserved.AppendBinary(nil))(t)
 			return func() {
-				require.NoError(t, limitertest.Must(b.Engine.SettlerOf(b.Limiter, text))(t)(t.Context(), 100, func(err error) { assert.NoError(t, err) }))
+				require.NoError(t, limitertest.Must(b.Engine.SettlerOf(b.Limiter, text))(t)(t.Context(), row.used, func(err error) { assert.NoError(t, err) }))
 			}
 		}
 		takes := func(n int) {
@@ -305,7 +311,7 @@ func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
 			}
 		}
 		first := reserve()
-		time.Sleep(time.Second)
+		time.Sleep(row.after)
 		takes(100) // the first of an interval are never merged
 		first()
 		for range 50 { // more than are listed as answered
@@ -315,8 +321,8 @@ func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
 		require.Less(t, rdb.ZCard(t.Context(), "{shared}:permits").Val(), int64(300), "members are merged")
 		first()
 		time.Sleep(time.Second)
-		assert.EqualValues(t, 100_000-600-51*100, limitertest.Available(t, l))
-		assert.EqualValues(t, 600+51*100, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
+		assert.Equal(t, 100_000-600-51*row.used, limitertest.Available(t, l))
+		assert.Equal(t, 600+51*row.used, limitertest.InUse(t, rdb, limitertest.KeysOf(l).Permits))
 	})
 }
 

@@ -458,3 +458,26 @@ func TestRelease_ThoseThatGatherGoAsOneCall(t *testing.T) {
 		s.CheckInUse(t, 100, 50+1-21+2)
 	})
 }
+
+// Requests behind a Release whose caller goes away need not wait for what that waited for.
+func TestRelease_CancelledHoldsUpNoOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewHeldSceneOf(t, limitertest.Every(100, time.Hour), &redistest.Options{ReadTimeout: time.Minute, PoolSize: 256})
+		letGo := s.Hold(t, lua.Acquire, 1)
+		held := s.StartTryAcquire(t.Context(), 1, 0)
+		leave := s.Leaver(t, func(ctx context.Context) (bool, error) { return false, s.Release(ctx, 1) })
+		behind := s.StartTryAcquire(t.Context(), 2, 0)
+		other := limitertest.ByDefault(s.Client, limitertest.Besides(s.Name()), limitertest.Every(100, time.Hour))
+		both := s.Go(func() (bool, error) {
+			return s.Client.TryAcquireAll(t.Context(), 0, limitertest.Claims(4, s.RateLimiter, other)...)
+		})
+		s.Until(100 * ms)
+		limitertest.CheckOutcome(t, "waits", behind, both)
+		leave()
+		limitertest.CheckOutcome(t, "true at 100ms", behind, both)
+		letGo()
+		limitertest.CheckOutcome(t, "true at 100ms", held)
+		s.CheckInUse(t, 100, 1+2+4)
+	})
+}

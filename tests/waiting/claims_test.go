@@ -234,6 +234,21 @@ var jointLineTests = map[string]jointLineTest{
 		l.Until(11 * time.Minute)
 		limitertest.CheckOutcome(t, "false at 10m0s", all...)
 	}},
+	// All learn that the server is down by the questions of a few.
+	"waiters fail together in an outage": {first: limitertest.Every(1, time.Hour), taken: 1, run: func(t *testing.T, l *jointLine) {
+		var all []*limitertest.Caller
+		for range 50 {
+			all = append(all, l.asks(1, forever, 1))
+		}
+		before := l.Sent.Scripts()
+		l.Proxy.OnCommand(limitertest.OnEach(lua.AcquireAll.SHA, redistest.Swallow))
+		l.Until(2 * time.Minute)
+		for _, c := range all {
+			end, _ := c.Ended()
+			require.ErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
+		}
+		assert.LessOrEqual(t, l.Sent.Scripts()-before, 20)
+	}},
 	// Permits come back while a caller asks beside one who has been refused: its grant lets the other ask.
 	"a grant beside a refusal wakes who waits": {first: limitertest.Every(6, time.Hour), run: func(t *testing.T, l *jointLine) {
 		held := limitertest.Reserve(t, l.all[0], 5)

@@ -323,6 +323,26 @@ func TestLine_ThousandWaitersShareCalls(t *testing.T) {
 	})
 }
 
+// A line that is overdue was refused what its newest members want too: they ask once.
+func TestLine_ArrivingWaitersAskOnceWhatWasRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := limitertest.NewScene(t, limitertest.Every(10, time.Second))
+		defer s.KeepInUse(t, 4)()
+		s.Until(50 * ms)
+		s.StartTryAcquire(t.Context(), 8, 5*time.Second)
+		s.StartTryAcquire(t.Context(), 7, 5*time.Second)
+		s.Until(1200 * ms)
+		before := s.Sent.Scripts()
+		for range 100 {
+			s.StartTryAcquire(t.Context(), 7, 500*ms)
+		}
+		assert.LessOrEqual(t, s.Sent.Scripts(), before+1)
+		assert.Equal(t, "true at 1.2s", s.StartTryAcquire(t.Context(), 2, forever).Outcome(), "less is worth a call")
+		s.Until(10 * time.Second)
+	})
+}
+
 func TestLine_OneTryOvertakesIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
