@@ -302,7 +302,6 @@ func TestInputConfig(t *testing.T) {
 				requireRefused(t, sent, l, "UpdateRate", text, rratelimiter.ErrInvalidConfig, err)
 				err = l.SetRate(t.Context(), cfg, rratelimiter.KeepState())
 				requireRefused(t, sent, l, "SetRate", text, rratelimiter.ErrInvalidConfig, err)
-
 				l = limitertest.NewHandle(t, rdb, rratelimiter.WithDefault(cfg))
 				requireAllRefused(t, sent, l, text, rratelimiter.ErrInvalidConfig)
 				requireAllRefused(t, sent, l, "WithDefault", rratelimiter.ErrInvalidConfig)

@@ -50,7 +50,6 @@ func TestGoldenBytes(t *testing.T) {
 			packed, err := codec.Append([]byte("before"), c.layout, []byte(c.id), c.permits)
 			require.NoError(t, err)
 			require.Equal(t, c.hex, hex.EncodeToString(bytes.TrimPrefix(packed, []byte("before"))))
-
 			member, err := codec.Parse(strings.TrimPrefix(string(packed), "before"))
 			require.NoError(t, err)
 			assert.Equal(t, codec.Member{Layout: c.layout, ID: []byte(c.id), Permits: c.permits}, member)

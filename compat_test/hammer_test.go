@@ -113,7 +113,6 @@ func (c crew) hammer(t *testing.T, name string) {
 		s.Try(warm, 1)
 	}
 	require.True(t, javas[0].TrySetRate(limiter, rratelimiter.Config{Rate: c.rate, Interval: c.interval}))
-
 	watch := watchGrants(t, server, layout.KeysOf(limiter, ""), c.interval)
 	f := &figures{load: c.load}
 	for start := time.Now(); f.java.Load() == 0 || c.goes > 0 && f.goes.Load() == 0; {
@@ -126,14 +125,12 @@ func (c crew) hammer(t *testing.T, name string) {
 	f.judge(watch())
 	passTime(t, server.Client(t, nil), limiter, c.interval)
 	left := javas[0].Available(limiter)
-
 	percent := 100 * float64(f.inTime) / float64(c.rate*int64(c.length/c.interval))
 	message, _ := f.firstError.Load().(string)
 	t.Logf("%s: of the permits that the limit allows %.1f %% were granted, to Go %d with %d outcomes unknown and %d settled, to Java %d with %d errors; "+
 		"of %d at most %d were in use and %d written within an interval",
 		name, percent, f.goes.Load(), f.unknown.Load(), f.settled.Load(), f.java.Load(), f.javaErrors.Load(), f.rate, f.mostInUse, f.mostWritten)
 	record(t, name, f.goes.Load(), f.java.Load(), f.javaErrors.Load(), max(0, f.mostInUse-f.rate), fmt.Sprintf("%.1f", percent), message)
-
 	assert.LessOrEqual(t, f.mostInUse, f.rate, "permits in use")
 	assert.LessOrEqual(t, f.goes.Load()+f.java.Load(), f.total.Load(), "grants that callers know of")
 	assert.True(t, f.leases || f.goes.Load()+f.java.Load()+f.unknown.Load() >= f.total.Load(), "%d grants that no caller knows of", f.total.Load())

@@ -269,7 +269,6 @@ func TestDocs_JavaSharesALimiter(t *testing.T) {
 	server := redistest.StartRedis(t)
 	limiter := rratelimiter.New(server.Client(t, nil), limitertest.Patient()).RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerHour(100)))
 	limitertest.MustAcquire(t, limiter, 1)
-
 	dir := t.TempDir()
 	program := javaBlock(t, "docs/java.md")
 	imports, _, _ := strings.Cut(program, "public class")
@@ -417,13 +416,11 @@ func readsOverride(kind rratelimiter.RateType) func(p *play) {
 		override := func() { require.NoError(p, l.SetRate(p.Context(), during, rratelimiter.For(time.Hour))) }
 		p.Go(sets(before))
 		override()
-		p.Java(has(during), take(15), refuse(6), free(5), release(1)) // by a value that Java makes
-
+		p.Java(has(during), take(15), refuse(6), free(5), release(1))                             // by a value that Java makes
 		require.NoError(p, p.rdb.HSet(p.Context(), p.name, "override", "1000 5 3600000 0").Err()) // it has ended
 		p.Java(has(during), take(1))
 		p.goes.Available(p.name)
 		p.Java(has(before))
-
 		override()
 		p.Java(keeps(before))
 		_, overridden, err := l.Override(p.Context())
@@ -516,7 +513,6 @@ func testSameKeys(t *testing.T, java, goes service, prefix, name string) {
 	require.Len(t, before, 3)
 	require.True(t, goes.Delete(name))
 	require.Empty(t, kept())
-
 	goes.do(name, sets(limitertest.PerClient(5, time.Hour)), take(3))
 	require.Len(t, kept(), 3)
 	java.do(name, free(5), take(5))

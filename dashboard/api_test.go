@@ -422,7 +422,6 @@ func TestPlaces_AreSharedByAddress(t *testing.T) {
 		l()
 	}
 	assert.Empty(t, p.viewers)
-
 	for remote, want := range map[string]string{
 		"192.0.2.1:5": first, "[::ffff:192.0.2.1]:5": first, "[2001:db8:1:2:3::4]:5": "2001:db8:1:2::/64",
 		"[fe80::1%eth0]:5": "fe80::/64", "@": "@", "": "",

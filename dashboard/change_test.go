@@ -77,7 +77,6 @@ func TestChangeMany_Rates(t *testing.T) {
 		pipe.HSet(t.Context(), prefix+":api:bad", "rate", "SECRET", "interval", 1000, "type", 0)
 		require.NoError(t, limitertest.Second(pipe.Exec(t.Context())))
 		s.client(func(c *rratelimiter.Client) { limitertest.MustAcquire(t, c.RateLimiter(prefix+":api:000"), 6) })
-
 		shown, body := "rates?search="+url.QueryEscape(strings.ToUpper(prefix)), m{"rate": 5, "interval_ms": 3_600_000}
 		code, preview := s.post("/api/preview/"+shown, body)
 		require.Equal(t, http.StatusOK, code, "%v", preview)
@@ -106,7 +105,6 @@ func TestChangeMany_Rates(t *testing.T) {
 		has(t, m{"changed": left - 2, "failed": 1.0, "gone": 1.0, "meanwhile": 1.0}, step)
 		has(t, m{"name": prefix + ":api:bad"}, step["failures"].([]any)[0].(m))
 		require.Len(t, s.entries(), 3, "an entry each, however many steps")
-
 		want := rratelimiter.Config{Type: rratelimiter.PerClient, Rate: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}
 		assert.Equal(t, want, s.config(prefix+":api:001"))
 		assert.Equal(t, []int64{5, 77}, []int64{s.config(hostile).Rate, s.config(prefix + ":api:218").Rate})

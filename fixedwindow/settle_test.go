@@ -240,7 +240,6 @@ func TestNewFunc_RuleOfEachKeyIsTheFunctions(t *testing.T) {
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 5, Remaining: 1, ResetAfter: time.Hour}, limittest.Take(t, l, "ann", 4))
 		assert.Equal(t, 23*time.Hour, limittest.Take(t, l, "berlin", 2).ResetAfter)
 		assert.Equal(t, 1, limittest.Grants(t, l, "bob", 3))
-
 		most = 10
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 10, ResetAfter: time.Hour}, limitertest.Must(l.Peek(ctx, "ann", 6))(t))
 		taken, _, err := l.TakeUpTo(ctx, "ann", 20)

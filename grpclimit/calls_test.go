@@ -67,7 +67,6 @@ func Example() {
 		grpc.ChainUnaryInterceptor(limits.UnaryServer()), grpc.ChainStreamInterceptor(limits.StreamServer()),
 	})
 	defer stopServer()
-
 	for range 3 {
 		answer, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
 		if err == nil {
@@ -101,7 +100,6 @@ func ExampleWithKey() {
 			}),
 		).UnaryServer())})
 	defer stopServer()
-
 	for _, tenant := range []string{"acme", "acme", "umbrella"} {
 		ctx := metadata.AppendToOutgoingContext(context.Background(), "x-tenant", tenant)
 		_, checked := client.Check(ctx, &healthpb.HealthCheckRequest{})
@@ -121,7 +119,6 @@ func ExampleInterceptors_UnaryClient() {
 	client, stopServer := start(nil, grpc.WithChainUnaryInterceptor(
 		grpclimit.New(limiter, grpclimit.WithPrefix("partner:"), grpclimit.WithWait()).UnaryClient()))
 	defer stopServer()
-
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for range 2 {
@@ -232,7 +229,6 @@ func TestStreamServer(t *testing.T) {
 		assert.Equal(t, c.asked, limiter.Costs(), name)
 		assert.Equal(t, c.figures, figures(stream.Trailer()), name)
 	}
-
 	limiter := middlewaretest.Budget(4, 0)
 	conn, _ := serve(t, streams(limiter, grpclimit.WithPerMessage()))
 	stream := limitertest.Must(testpb.NewTestServiceClient(conn).StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{}))(t)

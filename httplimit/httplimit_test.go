@@ -133,7 +133,6 @@ func TestMiddleware(t *testing.T) {
 	}
 	maps.Copy(kind.Bad, map[string][]httplimit.Option{"pause": {httplimit.WithPause(0)}, "wait": {httplimit.WithWait(0)}})
 	t.Run("handler", kind.Run)
-
 	kind.Prefix, kind.Parts, kind.Exact, kind.Figures, kind.Late = "upstream:", "api.example.org", 1, false, middlewaretest.Overdue
 	kind.Settle = nil
 	kind.WithWait = func() httplimit.Option { return httplimit.WithWait(time.Hour) }
@@ -389,7 +388,6 @@ func FuzzClientIP(f *testing.F) {
 	f.Add("192.0.2.1:80", "unknown\n::ffff:10.0.0.1", "FOR=_hidden\nfor=unknown;by=x", "[::1]")
 	f.Add("@", "", "", "")
 	f.Add("10.0.0.1", "%", "for=\"[10.0.0.1]\"", "192.0.2.7:99999")
-
 	trusted := httplimit.ClientIPConfig{Trusted: prefixes("10.0.0.0/8", "fe80::/10", "::1/128"), IPv6Bits: 128}
 	elements, single, none := trusted, trusted, httplimit.ClientIPConfig{}
 	elements.Header, single.Header = "Forwarded", "X-Real-IP"

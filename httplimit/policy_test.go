@@ -259,19 +259,15 @@ func TestLegacyHeaders(t *testing.T) {
 		assert.Equal(t, "3", h.Get("X-RateLimit-Remaining"))
 		reset := time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)
 		assert.Equal(t, time.Hour+700*time.Millisecond, time.Until(reset), "rounded up")
-
 		h = ask(limit.Decision{Limit: 10, Remaining: 0, RetryAfter: 700 * time.Millisecond, ResetAfter: time.Second},
 			limit.Decision{Granted: true, Limit: 1000, Remaining: 0, ResetAfter: time.Hour})
 		assert.Equal(t, "10", h.Get("X-RateLimit-Limit"), "the one that refused")
 		assert.Equal(t, 700*time.Millisecond, time.Until(time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)))
-
 		h = ask(limit.Decision{Limit: 10, RetryAfter: time.Second}, limit.Decision{Limit: 20, RetryAfter: time.Minute})
 		assert.Equal(t, "20", h.Get("X-RateLimit-Limit"), "the longest refusal")
 		assert.Equal(t, "60", h.Get("Retry-After"), "with NoHeaders too")
-
 		h = ask(limit.Decision{Limit: 10, RetryAfter: math.MaxInt64 - 1}, limit.Decision{Granted: true, Limit: 20})
 		assert.Equal(t, math.MaxInt64*time.Nanosecond, time.Until(time.Unix(integer(t, h.Get("X-RateLimit-Reset")), 0)), "in centuries, not before 1970")
-
 		h = ask(limit.Decision{}, limit.Decision{Granted: true, Limit: 20})
 		assert.Equal(t, "0", h.Get("X-RateLimit-Limit"))
 		assert.NotContains(t, h, http.CanonicalHeaderKey("X-RateLimit-Reset"), "it never will be")

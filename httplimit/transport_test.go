@@ -125,7 +125,6 @@ func TestTransport_ReturnsBaseResponseAndErrors(t *testing.T) {
 	(&http.Client{Transport: httplimit.NewTransport(base, grants())}).CloseIdleConnections()
 	assert.True(t, base.closed)
 	(&http.Client{Transport: httplimit.NewTransport(answers(200), grants())}).CloseIdleConnections()
-
 	server := httptest.NewServer(hello)
 	t.Cleanup(server.Close)
 	limiter := grants()
@@ -319,7 +318,6 @@ func TestTransportWaitsInOrder(t *testing.T) {
 		assert.False(t, limitertest.Must(keyed.Limiter(key).Exists(t.Context()))(t), "the limiter has expired, since /d does not ask")
 		assert.Equal(t, "/d", <-order)
 		assert.Equal(t, 210*time.Second, time.Since(start).Round(time.Second))
-
 		took, err := send(t.Context(), t, httplimit.NewTransport(base, keyed, httplimit.WithWait(2*time.Second)), api)
 		require.ErrorContains(t, err, "which has it in 1m0s: that is longer than WithWait allows")
 		assert.Equal(t, []time.Duration{0, 0, time.Minute}, []time.Duration{took, notSent(t, err).Waited, notSent(t, err).RetryAfter})
@@ -334,7 +332,6 @@ func TestTransportWaitsInOrder(t *testing.T) {
 		_, err = send(t.Context(), t, costly, api)
 		require.ErrorIs(t, err, limit.ErrPermitsExceedRate)
 		assert.Equal(t, key, notSent(t, err).Key)
-
 		time.AfterFunc(time.Second, func() { assert.NoError(t, client.Close(context.Background())) })
 		var errs middlewaretest.Errors
 		took, err = send(t.Context(), t, httplimit.NewTransport(base, keyed, hearing(&errs)), api)
@@ -408,7 +405,6 @@ func TestTransport_TimeoutIsThatOfEachTry(t *testing.T) {
 			time.Sleep(time.Duration(later) * 5 * ms)
 			fetch(t, transport(), url)
 		}
-
 		for url, opts := range map[string][]httplimit.Option{
 			"http://a.example.org": nil, "http://b.example.org": {httplimit.WithWait(10 * time.Second)},
 		} {

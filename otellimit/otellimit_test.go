@@ -37,10 +37,8 @@ func Example() {
 	reader := sdk.NewManualReader()
 	provider := sdk.NewMeterProvider(sdk.WithReader(reader))
 	defer func() { _ = provider.Shutdown(ctx) }()
-
 	rdb, stop := limittest.ConnectExample()
 	defer stop()
-
 	client := rratelimiter.New(rdb, rratelimiter.WithObserver(otellimit.New(otellimit.WithMeterProvider(provider))))
 	users := client.Keyed("users:", rratelimiter.PerMinute(2))
 	for range 3 {
@@ -48,7 +46,6 @@ func Example() {
 			fmt.Println(err)
 		}
 	}
-
 	var got metricdata.ResourceMetrics
 	if err := reader.Collect(ctx, &got); err != nil {
 		fmt.Println(err)
@@ -135,7 +132,6 @@ func tellAll(ctx context.Context, o limit.Observer) {
 		Limiter: "a", Permits: -1, Outcome: limit.Failed, Err: limit.ErrInvalidPermits, Kind: limit.KindInvalid,
 		Start: start, Waited: time.Second,
 	})
-
 	o.Landed(limit.Flight{Requests: 10, Calls: 4, Repeats: 1, RoundTrip: time.Millisecond})
 	o.Landed(limit.Flight{Requests: 1, Calls: 1, RoundTrip: 3 * time.Second, Err: limit.ErrUnavailable})
 	for _, callers := range []int{5, 7, 2} {
@@ -350,7 +346,6 @@ func TestSpans(t *testing.T) {
 	o.Decided(ctx, of)
 	o.Decided(ctx, limit.Decided{Limiter: "api", Call: "Take", Outcome: limit.Failed, Err: limit.ErrUnavailable, Kind: limit.KindUnavailable, Start: start})
 	parent.End()
-
 	spans := recorder.Ended()
 	require.Len(t, spans, 3)
 	granted, failed := spans[0], spans[1]

@@ -36,7 +36,6 @@ func TestOrders_OnePerMinute(t *testing.T) {
 		handler.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/orders", http.NoBody))
 		return w
 	}
-
 	if w := post(); w.Code != http.StatusCreated {
 		t.Errorf("the first: %d", w.Code)
 	}
@@ -102,7 +101,6 @@ func TestOrdersWhileRedisIsDown(t *testing.T) {
 			}
 			return n
 		}
-
 		if n := created(6); n != 4 {
 			t.Errorf("%d orders of 4", n)
 		}
@@ -152,8 +150,7 @@ type failures struct {
 	said []string
 }
 
-func (f *failures) Helper() {}
-
+func (f *failures) Helper()                        {}
 func (f *failures) Errorf(format string, _ ...any) { f.said = append(f.said, format) }
 
 func TestScript(t *testing.T) {

@@ -122,7 +122,6 @@ func TestTake_SetsManyFutureRowsRight(t *testing.T) {
 		assert.Equal(t, time.Minute, d.ResetAfter)
 		assert.Equal(t, time.Minute, rdb.PTTL(ctx, "key").Val())
 		assert.EqualValues(t, count+3, rdb.ZCard(ctx, "key").Val())
-
 		time.Sleep(30 * time.Second)
 		limittest.Take(t, l, "key", 1)
 		time.Sleep(30*time.Second - time.Millisecond)

@@ -166,7 +166,6 @@ func TestClusterKeysApart(t *testing.T) {
 		assert.Nil(t, giveBack)
 	}
 	assert.Empty(t, redistest.Keys(t, rdb, "*"))
-
 	l := threeInTenSeconds(rdb)
 	for _, key := range []string{"{user1}", "limit:{user1}:/orders", "{a}{b}"} {
 		assert.Equal(t, 10, limittest.Grants(t, l, key, 12), key)

@@ -60,7 +60,6 @@ func TestWriteAndRead(t *testing.T) {
 	got := limitertest.Must(report.Read(&text))(t)
 	assert.Equal(t, r, got)
 	assert.Equal(t, "of: two cores", got.Fact("machine"))
-
 	for _, line := range []string{"too\tfew", "m\tp\tdirect\tgranting\tx\t1\t1", "m\tp\tdirect\tgranting\t1\tx\t1", "m\tp\tdirect\tgranting\t1\t1\tx"} {
 		assert.Error(t, limitertest.Second(report.Read(strings.NewReader(line))), line)
 	}
@@ -84,7 +83,6 @@ func TestRender(t *testing.T) {
 	assert.Contains(t, got, "not measured")
 	loads := limitertest.Must(os.ReadFile(filepath.Join(dir, "performance", "loads.csv")))(t)
 	assert.Equal(t, 1+4*2*2*5, bytes.Count(loads, []byte("\n")), "a head, and a line for each load")
-
 	plots := limitertest.Must(filepath.Glob(filepath.Join(dir, "performance", "*.png")))(t)
 	assert.Len(t, plots, 5)
 	for _, path := range plots {

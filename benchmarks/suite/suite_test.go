@@ -41,7 +41,6 @@ func TestRun(t *testing.T) {
 		redistest.SkipOrFail(t, err.Error())
 	}
 	require.NoError(t, err)
-
 	key := func(metric, name, network, mode string, callers, limiters int) report.Key {
 		return report.Key{Metric: metric, Peer: name, Network: network, Mode: mode, Callers: callers, Limiters: limiters}
 	}

@@ -48,7 +48,6 @@ func TestDoctorJudgesLimiters(t *testing.T) {
 	s.play("redis HSET own rate 10 interval 60000 type 1\nredis SET {own}:value:ann 9\n")
 	limitertest.AddGrants(t, s.rdb, "{own}:permits:ann", 0, 1, 1)
 	judges(exitNo, "1 limiter: own: keys of 1 client have no time to live")
-
 	s.play("redis HSET mixed rate 10 interval 60000 type 0\nredis SET {mixed}:value 8\n")
 	limitertest.AddGrants(t, s.rdb, "{mixed}:permits", 0, 1, 1)
 	now := float64(limitertest.ServerNow(t, s.rdb))

@@ -262,7 +262,6 @@ func (s servers) fails(stderr string, args ...string) {
 	assert.Empty(s.t, got.stdout, "%q", args)
 	assert.Contains(s.t, got.stderr, stderr, "%q", args)
 	assert.Regexp(s.t, `^rrl: .*\n$`, got.stderr, "%q", args)
-
 	got = s.run(s.t.Context(), append(args, "--json")...)
 	assert.Equal(s.t, exitError, got.code, "%q", args)
 	assert.Empty(s.t, got.stdout, "%q", args)

@@ -141,8 +141,7 @@ func (s *site) shop() {
 }
 
 // id is how the page's addresses name a limiter.
-func id(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
-
+func id(name string) string  { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
 func row(name string) string { return fmt.Sprintf(`#limiters tr[data-id=%q]`, id(name)) }
 
 // openLive returns a tab that shows the address, once what it shows is live.

@@ -188,7 +188,6 @@ func TestTLS(t *testing.T) {
 	open(t, connect.Single, with(func(o *connect.Options) { o.TLSCA, o.TLSSkipVerify = "", true }))
 	open(t, connect.Ring, with(func(o *connect.Options) { o.Ring = true }))
 	open(t, connect.Single, with(func(o *connect.Options) { o.Redis, o.TLSServerName = "localhost:"+port, "127.0.0.1" }))
-
 	refuses(t, connect.Options{Redis: addr}, addr, "--tls")
 	refuses(t, connect.Options{Redis: addr, TLS: true}, addr, "--tls-ca")
 	refuses(t, connect.Options{Redis: addr, TLSCA: ca}, addr, "--tls-cert and --tls-key")
@@ -198,7 +197,6 @@ func TestTLS(t *testing.T) {
 	refuses(t, with(func(o *connect.Options) { o.TLSCA = ca + "x" }), "--tls-ca", "no such file")
 	refuses(t, with(func(o *connect.Options) { o.TLSKey = ca }), "--tls-cert and --tls-key")
 	refuses(t, with(func(o *connect.Options) { o.Redis = "rediss://" + addr + "?skip_verify=true" }), "--tls-skip-verify")
-
 	plain := redistest.StartRedis(t)
 	refuses(t, connect.Options{Redis: plain.Addr(), TLS: true, Timeout: time.Second}, plain.Addr(), "has no TLS")
 }
@@ -235,7 +233,6 @@ func TestPassword(t *testing.T) {
 	wrong := variable("REDIS_PASSWORD", "secret-wrong")
 	open(t, connect.Single, connect.Options{Redis: "redis://:secret,12@" + addr, Getenv: wrong})
 	open(t, connect.Single, connect.Options{Redis: "redis://:secret-wrong@" + addr, PasswordFile: file(t, "secret,12")})
-
 	refuses(t, connect.Options{Redis: addr}, addr+" wants a password (NOAUTH)", "--password-file")
 	refuses(t, connect.Options{Redis: addr, PasswordFile: file(t, "secret-wrong")}, addr, `user "default"`, "WRONGPASS")
 	refuses(t, connect.Options{Redis: addr, PasswordFile: file(t, "\n")}, "is empty")
@@ -269,7 +266,6 @@ func TestUser(t *testing.T) {
 	}
 	late := fmt.Errorf("%w: no answer within 3s", limit.ErrUnavailable)
 	require.ErrorContains(t, conn.Explain(late), "no answer within 3s, at "+server.Addr())
-
 	open(t, connect.Single, connect.Options{
 		Redis: "redis://other:secret@" + server.Addr(), User: "default", Getenv: variable("REDIS_PASSWORD", "any"),
 	})

@@ -298,7 +298,6 @@ func TestAnswers_WalkMatchesScript(t *testing.T) {
 				t.Fatal(a, err)
 			}
 		}
-
 		b := newTestBatch()
 		for _, w := range requests {
 			if !b.add(newTestRequest(w.permits), w.inLine) {

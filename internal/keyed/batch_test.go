@@ -31,7 +31,6 @@ func TestClose_FailsARequestThatComesMeanwhile(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, g.Lanes.Close(over, nil), context.Canceled)
-
 	b.Unlock()
 	_, _, err = g.lock(l, "key")
 	b.Lock()

@@ -387,10 +387,8 @@ func (a *ask) OnReply(c *lane.Call) bool {
 	return false
 }
 
-func (a *ask) Prepare(*lane.Call) {}
-
-func (a *ask) Progressed() {}
-
+func (a *ask) Prepare(*lane.Call)                                       {}
+func (a *ask) Progressed()                                              {}
 func (a *ask) NextCall(*lane.Lane, time.Time) (c *lane.Call, more bool) { return a.call, false }
 
 // by sends the call as a request is sent, and returns the result.

@@ -235,7 +235,6 @@ func TestPending_TimeCountsFromTheLastAnswer(t *testing.T) {
 		ends(2*timeout, true)
 		p.Last = start.Add(time.Second)
 		ends(time.Second, true)
-
 		p.State = lane.Answered
 		assert.False(t, p.Leave())
 		p.State = lane.Gathered

@@ -57,13 +57,11 @@ func TestPlanner_FollowsDemand(t *testing.T) {
 	_, figures := p.Ask(1, p.now)
 	assert.True(t, figures, "the interval is not known")
 	assert.Zero(t, p.Life())
-
 	p.ask()
 	assert.Equal(t, 50*ms, p.Life())
 	asked, _ := p.ask()
 	assert.Positive(t, asked, "a newcomer's first lease comes at once")
 	assert.LessOrEqual(t, asked, int64(8), "and is small")
-
 	p.use(10_000, 200*ms)
 	for _, demand := range []float64{10_000, 50_000, 1000} {
 		p.use(demand, 500*ms)
@@ -179,7 +177,6 @@ func TestLease_EndsIfItHasTooLittle(t *testing.T) {
 	assert.False(t, a.Return(3))
 	assert.Zero(t, a.Left())
 	assert.Zero(t, a.End())
-
 	a = lease.New(5, time.Now(), time.Hour)
 	a.Take(5)
 	assert.True(t, a.Return(2), "it is empty and has not ended")

@@ -32,7 +32,6 @@ func TestLimiter_KeysThatAreFreeAgainMakeRoom(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		assert.False(t, granted("long", time.Hour), "it holds something, though it was asked first")
-
 		l = local.New()
 		for i := range keys {
 			_, _, giveBack := l.Take(i, 1, 1, local.Rule{Permits: 1, Window: time.Hour})

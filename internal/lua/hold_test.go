@@ -161,7 +161,6 @@ func TestAcquire_RepeatGrantsEachRequestThatHolds(t *testing.T) {
 	ask := l.asks("\x10"+strings.Repeat("i", 16), "sh1,3000000", 1, 3)
 	require.EqualValues(t, 3, ask(""))
 	l.release(l.rows()[0].Member.(string), 0) // its hold is over
-
 	assert.EqualValues(t, 3, ask(5000))
 	assert.EqualValues(t, 3, ask(5000), "however often it is repeated")
 	l.check(2) // it takes nothing again

@@ -104,7 +104,6 @@ func TestLog_NamesMembersOfEachSlice(t *testing.T) {
 	p.grant(1, 3*time.Minute, nil)
 	assert.Equal(t, 1, p.due)
 	c := p.names(t, [][]int{slices.Repeat([]int{2}, 16), {2, 2, 2}}, "the newest first; one is not merged with itself")
-
 	p.names(t, nil, "one call at a time")
 	p.answered(c, p.sliceAt(3*time.Minute), p.sliceAt(time.Minute))
 	p.grant(1, 3*time.Minute, nil)
@@ -132,7 +131,6 @@ func TestLog_LearnsFromTheServer(t *testing.T) {
 	p.answered(c, 0, at, -1, at, at)
 	p.grant(1, 13*time.Minute, nil)
 	p.names(t, [][]int{{2, 2, 2}}, "without one whose grant would give back more than is left of it")
-
 	for what, answer := range map[string][]int64{"a low rate": {128, 1000}, "no limiter": {0}} {
 		p := newProgram(1000, time.Minute, 40)
 		c, _ := p.Name(p.draw)
@@ -146,7 +144,6 @@ func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
 	t.Parallel()
 	p := newProgram(128, time.Minute, 128)
 	assert.Zero(t, p.due)
-
 	p.Log = &merge.Log{}
 	asked := 0
 	for range 9 {
@@ -159,7 +156,6 @@ func TestLog_LeavesLowRatesAloneAndAsksForUnknownOnes(t *testing.T) {
 	p.grant(24, 0, nil)
 	p.grant(20, 0, nil)
 	assert.Equal(t, 1, p.due, "these few count")
-
 	p = newProgram(100, time.Minute, 0)
 	for range 129 {
 		_, asks := p.Add(p.draw(), 1, p.start, nil)
@@ -196,7 +192,6 @@ func TestMember_GoesBackByWhatItHasBecome(t *testing.T) {
 	_, permits, all := first.Next()
 	assert.EqualValues(t, 2, permits)
 	assert.Equal(t, []*merge.Return{back}, all)
-
 	late := &merge.Return{Permits: 2}
 	assert.Nil(t, third.Add(late), "a call that may merge it is under way")
 	start = p.answered(c, p.sliceAt(0))

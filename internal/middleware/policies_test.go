@@ -290,7 +290,6 @@ func TestPlan_RequestsChooseTheirLimiter(t *testing.T) {
 		assert.Equal(t, middlewaretest.Call{Key: "test:all", N: 1}, c.of.Asked()[before])
 	}
 	assert.Len(t, s.told.Decisions(), 11)
-
 	before := len(standard.Asked())
 	for range 20 {
 		v, _ := s.ask(t.Context(), request{user: "down"})

@@ -398,7 +398,6 @@ func TestAskAndWait_GoesBackToTheLimiter(t *testing.T) {
 		q.AskAndWait(t.Context(), 2*time.Second, false)
 		assert.Equal(t, middleware.Refused, q.State, "by the fallback, all the time")
 		assert.Greater(t, refusing.asked.Load(), int64(2))
-
 		time.AfterFunc(time.Second, func() { w.hangs.Store(false) })
 		start := time.Now()
 		q = l.Question("k", "k", 1)
@@ -437,7 +436,6 @@ func TestSettle_OfAFallback(t *testing.T) {
 		fallback := fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 100, Window: time.Hour})
 		down := &middlewaretest.Reserver{Fake: middlewaretest.Says(limit.Decision{}, limit.ErrUnavailable)}
 		require.NoError(t, middleware.Settle(reserved(t, down, fallback), 13), "the server knows the scripts from here on")
-
 		ctx := reserved(t, down, fallback)
 		lost.Store(true)
 		require.ErrorIs(t, middleware.Settle(ctx, 13), limit.ErrUnknownOutcome)

@@ -17,8 +17,7 @@ import (
 const size, own = 36, 64
 
 func yes(int) bool { return true }
-
-func no(int) bool { return false }
+func no(int) bool  { return false }
 
 // scene is a Map with numbers by their text.
 type scene struct {

@@ -64,7 +64,6 @@ func TestGrantsEndTheFigures(t *testing.T) {
 	assert.True(t, c.Refuses(5))
 	c.Note(5, time.Now(), before, refused, time.Time{})
 	assert.False(t, figures(c), "it was asked for before the grant")
-
 	other := counts.NewCache("key")
 	assert.Equal(t, other.Now(), c.Now(), "handles of one limiter share its counts")
 }

@@ -485,7 +485,6 @@ func TestCall_EachStepHasTimeButInDoubtNoMoreThanTwice(t *testing.T) {
 		assert.False(t, call.Overdue(conn, time.Now()))
 		time.Sleep(script.DefaultTimeout / 2)
 		assert.True(t, call.Overdue(conn, time.Now()))
-
 		_, conn, call = begun()
 		done, _ = call.Ended(conn, nil, io.EOF)
 		assert.False(t, done)

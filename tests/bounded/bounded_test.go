@@ -264,7 +264,6 @@ func TestBoundedWrites(t *testing.T) {
 			rows[i] = redis.Z{Score: float64(score), Member: limitertest.NewMember(t, row.layouts[i%len(row.layouts)], 1)}
 		}
 		require.NoError(t, rdb.ZAdd(t.Context(), limitertest.KeysOf(l).Permits, rows...).Err())
-
 		calls := redistest.ScriptCalls(t, server.Addr())
 		assert.Equal(t, row.want, limitertest.Must(row.use(t.Context(), l))(t))
 		for _, commands := range calls() {

@@ -365,13 +365,11 @@ func newJavaCrew(r *round, plan clientPlan, to route) *javaCrew {
 }
 
 func (w *javaCrew) work(ctx context.Context) { w.eachCaller(ctx, w.r, w.call) }
-
-func (w *javaCrew) current() string { return w.id }
+func (w *javaCrew) current() string          { return w.id }
 
 // replace leaves the RedissonClient: what Redisson does as it is closed is not of interest here.
 func (*javaCrew) replace() (old string, err error) { return "", nil }
-
-func (*javaCrew) kill() (left string) { return "" }
+func (*javaCrew) kill() (left string)              { return "" }
 
 // leave shuts the RedissonClient down. If that does not end, its connections stay as long as the JVM.
 func (w *javaCrew) leave() error {

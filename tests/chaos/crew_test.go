@@ -419,12 +419,9 @@ func (c *call) counted(limiter string) *call {
 // charge is a Settle's charge beyond the reservation.
 const charge op.Name = "charge"
 
-func (c *call) takes() bool { return c.Takes() || c.Name == charge }
-
-func (c *call) granted() bool { return c.takes() && c.Did() }
-
-func (c *call) refused() bool { return c.takes() && c.Outcome == op.Done && !c.OK }
-
+func (c *call) takes() bool                    { return c.Takes() || c.Name == charge }
+func (c *call) granted() bool                  { return c.takes() && c.Did() }
+func (c *call) refused() bool                  { return c.takes() && c.Outcome == op.Done && !c.OK }
 func (c *call) of(outcomes ...op.Outcome) bool { return slices.Contains(outcomes, c.Outcome) }
 
 // result is the outcome in records.

@@ -250,7 +250,6 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 		require.NoError(t, r.Cancel(t.Context()))
 		require.ErrorIs(t, r.Settle(t.Context(), settled.Load()), rratelimiter.ErrSettled)
 		assert.Equal(t, 100-settled.Load(), limitertest.Available(t, l))
-
 		other := limitertest.Reserve(t, l, 1)
 		defer func() { assert.NoError(t, other.Cancel(t.Context())) }()
 		require.NoError(t, other.Settle(t.Context(), 1))
@@ -269,7 +268,6 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 		for _, d := range recorder.Decisions() {
 			assert.Equal(t, "Reserve", d.Call)
 		}
-
 		last := limitertest.Reserve(t, l, 1)
 		require.NoError(t, client.Close(t.Context()))
 		require.ErrorIs(t, last.Settle(t.Context(), 0), rratelimiter.ErrClosed)
@@ -358,7 +356,6 @@ func TestReserve_DoesNotUseLease(t *testing.T) {
 		require.NoError(t, r.Settle(t.Context(), 1))
 		require.NoError(t, more.Settle(t.Context(), 7))
 		assert.Equal(t, before-3, limitertest.Available(t, s.Other))
-
 		for sent := s.Sent.Total(); s.Sent.Total() == sent; {
 			limitertest.MustAcquire(t, s.RateLimiter, 1) // until another lease is there
 		}
@@ -389,7 +386,6 @@ func TestReservation_UnchargedIsNotSettled(t *testing.T) {
 		assert.EqualValues(t, 2, limitertest.Available(t, l))
 		require.NoError(t, charged.Settle(t.Context(), 3))
 		assert.EqualValues(t, 7, limitertest.Available(t, l))
-
 		failing := client.RateLimiter("limiter",
 			rratelimiter.WithFailure(limit.FailLocal(1)), rratelimiter.WithDefault(limitertest.Every(10, time.Hour)))
 		m.SetError("LOADING")

@@ -265,7 +265,6 @@ func (c corruption) check(t *testing.T, kind rratelimiter.RateType) {
 		require.NoError(t, limitertest.Second(d.limiter.Delete(t.Context())))
 		assert.Empty(t, limitertest.ReadState(t, rdb, d.limiter.Name()))
 		assert.Equal(t, 10, limitertest.Grants(t, d.limiter, 11))
-
 		d = corrupted()
 		err := d.limiter.SetRate(t.Context(), rratelimiter.Config{Type: kind, Rate: 8, Interval: time.Hour})
 		if c.stays {

@@ -320,7 +320,6 @@ func TestKeyedNames(t *testing.T) {
 		client, l, prefix := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
 		ann := client.RateLimiter(prefix + "ann")
 		assert.Empty(t, limitertest.ReadState(t, rdb, ann.Name()), "nothing is set up before")
-
 		assert.Equal(t, int64(3), limittest.Take(t, l, "ann", 2).Remaining)
 		assert.EqualValues(t, 3, limitertest.Available(t, ann))
 		assert.Equal(t, rratelimiter.Config{Rate: 5, Interval: time.Hour, KeepAlive: time.Hour}, limitertest.ConfigOf(t, ann))
@@ -329,7 +328,6 @@ func TestKeyedNames(t *testing.T) {
 		assert.Equal(t, 5, limittest.Grants(t, l, "bob", 7), "each key has permits of its own")
 		_, other, _ := newKeyed(t, rdb, limitertest.Every(5, time.Hour))
 		assert.Equal(t, 5, limittest.Grants(t, other, "ann", 7), "and so has each prefix")
-
 		require.NoError(t, ann.SetRate(t.Context(), limitertest.Every(8, time.Hour), rratelimiter.KeepState()))
 		d := limittest.Take(t, l, "ann", 1)
 		assert.True(t, d.Granted, "a key keeps a rate of its own")

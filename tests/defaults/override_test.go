@@ -140,14 +140,12 @@ func TestOverride_NeedsWhatToGoBackTo(t *testing.T) {
 	require.ErrorIs(t, l.SetRate(t.Context(), rratelimiter.PerHour(100), hour), rratelimiter.ErrNotInitialized)
 	assert.False(t, limitertest.Must(byDefault.UpdateRate(t.Context(), rratelimiter.PerHour(100), hour))(t))
 	assert.Zero(t, rdb.Exists(t.Context(), name).Val())
-
 	require.NoError(t, byDefault.SetRate(t.Context(), rratelimiter.PerHour(100), hour))
 	o, _, err := l.Override(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, rratelimiter.PerHour(10), o.Then)
 	require.ErrorIs(t, l.SetRate(t.Context(), limitertest.PerClient(5, time.Hour), hour), rratelimiter.ErrInvalidConfig)
 	assert.Equal(t, rratelimiter.PerHour(100), limitertest.ConfigOf(t, l))
-
 	old := limitertest.NewClient(t, rdb, rratelimiter.WithRedissonVersion("3.12.0")).RateLimiter(name)
 	require.ErrorIs(t, old.SetRate(t.Context(), rratelimiter.PerHour(5), hour), rratelimiter.ErrUnsupported)
 }

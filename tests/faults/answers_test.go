@@ -398,7 +398,6 @@ func TestObserverReceivesAHang(t *testing.T) {
 		l := s.limiter("orders", 100)
 		limitertest.MustAcquire(t, l, 1)
 		s.told.Decisions()
-
 		s.hook.hang(true)
 		for range 3 {
 			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
@@ -412,7 +411,6 @@ func TestObserverReceivesAHang(t *testing.T) {
 		time.Sleep(time.Minute)
 		limitertest.MustAcquire(t, l, 1)
 		synctest.Wait()
-
 		failed := func(f limit.Flight) bool { return f.Err != nil }
 		assert.True(t, slices.ContainsFunc(s.told.Flights(), failed))
 		assert.Equal(t, []limit.Event{{Kind: limit.ServerSilent}, {Kind: limit.ServerAnswers}}, s.told.Events())

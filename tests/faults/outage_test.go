@@ -161,7 +161,6 @@ func TestDefectAFastClockDelaysOthersByMoreThanAnInterval(t *testing.T) {
 			l := limitertest.NewLimiterOf(t, client, redistest.Name(t), rratelimiter.Config{Type: kind, Rate: 10, Interval: time.Second})
 			peer := limitertest.Java{Redis: rdb, Name: l.Name(), ID: "id", Fast: time.Minute}
 			require.True(t, limitertest.Must(peer.TryAcquire(t, 10))(t))
-
 			assert.Equal(t, limit.Decision{Limit: 10, RetryAfter: time.Second, ResetAfter: time.Second}, limitertest.Take(t, l, 1))
 			time.Sleep(time.Second)
 			limitertest.MustAcquire(t, l, 10)
@@ -361,7 +360,6 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 		hook := newHanging(q.rdb)
 		limitertest.MustAcquire(t, q.limiter("other"), 1)
 		hook.hang(true)
-
 		limitertest.Together(300, func(i int) {
 			time.Sleep(time.Duration(i) * time.Millisecond)
 			ctx, within, want := t.Context(), 3*time.Second, rratelimiter.ErrUnavailable
@@ -381,7 +379,6 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Equal(t, before, hook.sent.Load(), "sent for callers who have gone")
 		assert.Zero(t, hook.now.Load())
-
 		hook.hang(false)
 		start := time.Now()
 		limitertest.MustAcquire(t, q.limiter("other"), 1)

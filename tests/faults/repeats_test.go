@@ -548,7 +548,6 @@ func TestGiveBack_GrantsOfOneCallAreToldApart(t *testing.T) {
 			require.NoError(t, undo(t.Context()))
 		}
 		s.CheckInUse(t, 100, 1+4)
-
 		s.Proxy.OnCommand(redistest.Nth(1, lua.GiveBack.SHA, redistest.Cut))
 		limitertest.Together(4, func(i int) { assert.NoError(t, undo[i](t.Context())) })
 		s.CheckInUse(t, 100, 1)

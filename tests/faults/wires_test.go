@@ -68,8 +68,7 @@ func eachLayout(t *testing.T, name string, test func(t *testing.T, rdb redistest
 // three are permits of the limiters of a bundle.
 type three [3]int64
 
-func (a three) add(b three) three { return three{a[0] + b[0], a[1] + b[1], a[2] + b[2]} }
-
+func (a three) add(b three) three   { return three{a[0] + b[0], a[1] + b[1], a[2] + b[2]} }
 func (a three) minus(b three) three { return three{a[0] - b[0], a[1] - b[1], a[2] - b[2]} }
 
 // A bundle is a wire to one limiter, or to three that share a hash tag.
@@ -230,7 +229,6 @@ func TestScriptFlush_LostAnswersCountOnce(t *testing.T) {
 				assert.EqualValues(t, 2, limitertest.Sum(w.Ask(t, requests...)))
 			}
 			w.CheckHeld(t, 7, "acquired")
-
 			forget()
 			require.NoError(t, w.Release(t.Context(), 3), "NOSCRIPT says that it did not run")
 			w.CheckHeld(t, 4, "released")

@@ -294,7 +294,6 @@ func (rig *linearRig) run(t *testing.T, draw *rand.Rand) []*linear.History {
 			handles[i][true] = append(handles[i][true], clients[i].RateLimiter(name, byDefault...))
 		}
 	}
-
 	rig.arm(draw)
 	records := make([][]madeCall, len(p.calls))
 	start := make(chan struct{})

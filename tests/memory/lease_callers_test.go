@@ -270,7 +270,6 @@ func TestLease_TakesBackUndoneGrants(t *testing.T) {
 		assert.Equal(t, d, again, "as if nothing had been taken")
 		assert.Equal(t, before, s.Sent.Total())
 		taken--
-
 		s.Until(2 * time.Second)
 		s.CheckInUse(t, 10_000, taken)
 		s.Proxy.OnCommand(redistest.Nth(3, lua.GiveBack.SHA, redistest.DropAnswer))

@@ -176,8 +176,7 @@ func untouched(steps ...step) step {
 	return func(p *play) { limitertest.RequireUntouched(p, p.rdb, p.l.Name(), func() { times(1, steps...)(p) }) }
 }
 
-func take(permits int64) step { return func(p *play) { limitertest.MustAcquire(p, p.l, permits) } }
-
+func take(permits int64) step   { return func(p *play) { limitertest.MustAcquire(p, p.l, permits) } }
 func refuse(permits int64) step { return func(p *play) { limitertest.MustRefuse(p, p.l, permits) } }
 
 func takeReturnable(p *play) {
@@ -255,8 +254,7 @@ func remove(want bool) step {
 }
 
 func tryMigrate(p *play) error { return limitertest.Second(p.l.Migrate(p.Context())) }
-
-func migrate(p *play) { require.NoError(p, tryMigrate(p)) }
+func migrate(p *play)          { require.NoError(p, tryMigrate(p)) }
 
 // does makes a call of limitertest.Operations.
 func does(op string) step {

@@ -341,7 +341,6 @@ func TestWindow_WithoutAnAnswer(t *testing.T) {
 			return value
 		}
 		assert.EqualValues(t, 7, left())
-
 		got := w.CancelledInFlight(t, []int64{1, 4, 2}, []bool{false, true, true})
 		assert.EqualValues(t, 1, limitertest.Sum(got))
 		assert.Eventually(t, func() bool { return left() == 6 }, time.Minute, ms)

@@ -183,7 +183,6 @@ func TestFailover_ThatLosesWrites(t *testing.T) {
 	checkWaiters := startWaiters(t, rdb)
 	awaitReplicated(t, r.master.Client(t, nil))
 	close(r.silent)
-
 	for _, l := range limiters {
 		limitertest.MustAcquire(t, l.RateLimiter, l.lost/2+1)
 		if rest := l.lost - l.lost/2 - 1; rest > 0 {
@@ -207,7 +206,6 @@ func TestFailover_ThatLosesWrites(t *testing.T) {
 		assert.Equal(t, l.lost, over, l.scenario)
 		noteResult(t, "failover", l.scenario, l.cfg.Rate, over, l.lost, again)
 	}
-
 	assert.EqualValues(t, 40, limitertest.Available(t, released), "a release that was lost: back after the interval")
 	assert.EqualValues(t, 90, limitertest.Available(t, changed), "a rate that was lost")
 	require.ErrorIs(t, limitertest.Second(made.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrNotInitialized)

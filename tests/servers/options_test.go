@@ -89,7 +89,6 @@ func TestPermitsInUseAreListedByClient(t *testing.T) {
 			{Kind: holders.Named, Name: "ann 7f9c", Permits: 25}, {Kind: holders.Redisson, Permits: 9},
 			{Kind: holders.Named, Name: "bob", Permits: 7}, {Kind: holders.Unmarked, Permits: 7}, {Kind: holders.Unnamed, Permits: 3},
 		}}, usersOf(t, bob))
-
 		var own *rratelimiter.RateLimiter
 		for name, permits := range map[string]int64{"ann": 4, "carl": 3, "": 2} {
 			own = of("own", name)
@@ -270,7 +269,6 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 		renewed, err = impatient.Reserve(t.Context(), 1, 0)
 		return err == nil
 	}, time.Minute, 10*time.Millisecond)
-
 	close(r.silent)
 	require.ErrorIs(t, renewed.Renew(t.Context()), rratelimiter.ErrNotReplicated)
 	require.NoError(t, owed.Settle(t.Context(), 2), "a settlement needs no replicas")
@@ -308,7 +306,6 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 	others := func(d limit.Decided) bool { return d.Kind != limit.KindNotReplicated }
 	assert.Len(t, slices.DeleteFunc(recorder.Decisions(), others), 7, "six calls, one of which asks two limiters")
-
 	r.takeOver(t)
 	afterFailover(t, l)
 	assert.EqualValues(t, 6, limitertest.Available(t, l))
@@ -330,7 +327,6 @@ func TestWithReplicasALeaseNeedsReplicas(t *testing.T) {
 	assert.EqualValues(t, 320, granted)
 	assert.Zero(t, failed)
 	require.Eventually(t, func() bool { return len(recorder.Leases()) > 0 }, time.Minute, 10*time.Millisecond)
-
 	close(r.silent)
 	granted, failed, b := burst(50*time.Millisecond, "b")
 	assert.Zero(t, granted)
@@ -383,7 +379,6 @@ func TestWithReplicas_NoReplicas(t *testing.T) {
 	shadow := limiterOf(durable(t, rdb, wait, rratelimiter.WithShadow()), "c", 2)
 	limitertest.MustAcquire(t, shadow, 1)
 	awaitAvailable(t, shadow, 2)
-
 	recorder := &limitertest.Recorder{}
 	client := limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, 1500*time.Millisecond), rratelimiter.WithCallTimeout(5*time.Second),
 		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(recorder))
@@ -427,13 +422,11 @@ func TestWithReplicasOnACluster(t *testing.T) {
 		sum += n
 	}
 	assert.LessOrEqual(t, sum, 5*len(names))
-
 	slot := cluster.Slot(t, names[0])
 	_, replicas := cluster.Owner(t, slot)
 	cluster.Failover(t, replicas[0], false)
 	require.Eventually(t, func() bool { return try(client, names[0]) == nil }, time.Minute, 10*time.Millisecond)
 	all(fine)
-
 	master, replicas := cluster.Owner(t, slot)
 	require.Len(t, replicas, 1)
 	replicas[0].Kill()

@@ -388,7 +388,6 @@ func newMeanwhileScene(t *testing.T) *meanwhileScene {
 	var err error
 	_, s.undo, err = s.Client.Keyed("", cfg).TakeReturnable(t.Context(), s.Name(), 1)
 	require.NoError(t, err)
-
 	ctx, cancel := context.WithCancel(t.Context())
 	granted := make(chan struct{})
 	s.Proxy.OnCommand(redistest.Nth(1, lua.Acquire.SHA, redistest.Pass.When(granted)))

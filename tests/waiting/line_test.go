@@ -313,7 +313,6 @@ func TestLine_ThousandWaitersShareCalls(t *testing.T) {
 		}
 		s.Until(900 * ms)
 		assert.LessOrEqual(t, s.Sent.Scripts(), row.first, "the first flights have asked for all")
-
 		end := time.Duration(row.waiters/row.rate) * time.Second
 		s.Until(end - ms)
 		assert.Len(t, served, row.waiters-row.rate)
@@ -350,7 +349,6 @@ func TestLine_OneTryOvertakesIt(t *testing.T) {
 		limitertest.MustAcquire(t, s.Other, 2)
 		head := s.StartTryAcquire(t.Context(), 4, forever)
 		behind := s.StartTryAcquire(t.Context(), 1, forever)
-
 		s.Until(100 * ms)
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, 0).Outcome())
 		assert.Equal(t, "true at 100ms", s.StartTryAcquire(t.Context(), 1, -time.Second).Outcome())
@@ -359,7 +357,6 @@ func TestLine_OneTryOvertakesIt(t *testing.T) {
 		assert.Equal(t, limit.Decision{Limit: 5, RetryAfter: 900 * ms, ResetAfter: time.Second}, limitertest.Take(t, s.RateLimiter, 1))
 		assert.Equal(t, 100*ms, s.Now(), "none of them waited")
 		assert.Equal(t, "waits", head.Outcome())
-
 		s.Until(time.Minute)
 		assert.Equal(t, "true at 1.1s", head.Outcome())
 		assert.Equal(t, "true at 1s", behind.Outcome(), "the head had its interval")

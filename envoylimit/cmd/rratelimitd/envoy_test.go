@@ -220,7 +220,6 @@ func TestEnvoy_LLMRoute(t *testing.T) {
 	t.Parallel()
 	e, r, backend := startLLM(t)
 	ann := []string{"X-User", "ann"}
-
 	assert.Equal(t, 200, e.send("/v1/json", `{"max_tokens":100}`, ann...).code)
 	r.settles("ann", "163")
 	answer, body := e.stream("/v1/stream", `{"max_tokens":50}`, ann...)

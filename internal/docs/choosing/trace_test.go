@@ -61,7 +61,6 @@ func TestTrace_MatchesPage(t *testing.T) {
 	}
 	assert.True(t, drawn == string(limitertest.Must(os.ReadFile(pictureFile))(t)), old, pictureFile) //nolint:testifylint // not to be printed
 	section(t, "trace", traceTable(all), func(want, got string) { assert.Equal(t, want, got, old, pageFile) })
-
 	most := map[string]int{}
 	granted := map[string][]time.Duration{}
 	for _, a := range all {

@@ -21,7 +21,6 @@ func TestFill(t *testing.T) {
 	})
 	require.NoError(t, err)
 	assert.Equal(t, "a\n<!-- begin x -->\nold\n<!-- end -->\nb\n<!-- begin y -->\nnew y\n<!-- end -->\n", got)
-
 	unknown := errors.New("unknown")
 	_, err = page.Fill(text, func(string, string) (string, error) { return "", unknown })
 	require.ErrorIs(t, err, unknown)

@@ -53,7 +53,6 @@ func TestLimitersByUse(t *testing.T) {
 		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "bob:permits:x", 2)
 		put(t, rdb, prefix+":user", "name", "ann")
 		put(t, rdb, prefix+":odd", "rate", "4.5", "stars", "1", "type", "0")
-
 		r := NewReader(rdb, "*"+prefix+"*")
 		s := overview(t, r, byUse())
 		assert.Equal(t, []int{3, 3, 1}, []int{s.Known, s.InUse, s.Used})
@@ -66,11 +65,9 @@ func TestLimitersByUse(t *testing.T) {
 		assert.Equal(t, []any{int64(4), int64(8), 2}, []any{*own2.Free, own2.InUse, own2.Clients})
 		assert.Equal(t, []Caller{{"client idann", 6, 0.75}, {"client idbob:permits:x", 2, 0.25}}, own2.Callers)
 		assert.EqualValues(t, 7, *a.Free)
-
 		watcher := &Watcher{Client: rdb, Name: prefix + ":a"}
 		seesGrants(t, rdb, watcher)
 		assert.Equal(t, own2.Callers, watch(t, rdb, "{"+prefix+"}:own").Callers)
-
 		s = limitertest.Must(r.Sample(t.Context(), View{Sort: "free", Reverse: true, Filter: strings.ToUpper(":a"), Rows: 1}))(t)
 		require.Len(t, s.Limiters, 1)
 		assert.Equal(t, a.Name, s.Limiters[0].Name)
@@ -164,7 +161,6 @@ func TestManyLimitersAreReadInSmallSteps(t *testing.T) {
 	assert.Positive(t, *s.Cost.ServerMicros)
 	assert.Equal(t, map[string]usage{"get": {10, 25}, "config|get": {1, 9}}, commandStats(
 		"# Commandstats\r\ncmdstat_get:calls=10,usec=25,usec_per_call=2.50,rejected_calls=0\r\ncmdstat_config|get:calls=1,usec=9\r\n"))
-
 	user := redistest.AddUser(t, server, nil, "~*", "+@read", "+scan", "-dbsize", "+time", "-info")
 	s = overview(t, NewReader(user, "limiter:1"), byUse())
 	require.Len(t, s.Limiters, 1)
@@ -365,7 +361,6 @@ func TestLimiters_InEachState(t *testing.T) {
 				states[name].check(t, rdb, l)
 			})
 		}
-
 		require.NoError(t, rdb.Set(t.Context(), prefix+":string", "x", 0).Err())
 		assert.True(t, watch(t, rdb, prefix+":string").Gone, "it is no limiter's")
 		assert.True(t, watch(t, rdb, prefix+":review").Gone)

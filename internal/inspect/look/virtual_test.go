@@ -88,7 +88,6 @@ func TestOverride_IsShownAsGoneOnceItIsOver(t *testing.T) {
 					reader := NewReader(rdb, "orders")
 					overview(t, reader, byUse())
 					time.Sleep(during)
-
 					shown := everyView(t, rdb, "orders")
 					inspection := shown["Inspect"].(*Inspection)
 					assert.Empty(t, inspection.Anomalies)

@@ -303,7 +303,6 @@ func TestRelease_UsersGetItByTheWordsOfTheDocs(t *testing.T) {
 	clone(t, all, dir)
 	said, err := release(t, dir, version)
 	require.NoError(t, err, said)
-
 	var tags []string
 	for _, m := range modules(t) {
 		if !strings.HasPrefix(m.dir, "examples/") && m.dir != "benchmarks" && m.dir != "dashboard/browser" { // built here only
@@ -318,12 +317,10 @@ func TestRelease_UsersGetItByTheWordsOfTheDocs(t *testing.T) {
 	for required := range strings.Lines(run(t, dir, nil, "git", "grep", "-hE", "^(\t|require )"+module, "--", "*go.mod")) {
 		assert.Contains(t, required, " "+version)
 	}
-
 	user := published(t, dir)
 	run(t, dir, user, "go", "install", module+"/cmd/rrl@latest")
 	assert.Contains(t, run(t, dir, nil, filepath.Join(run(t, dir, user, "go", "env", "GOBIN"), "rrl"), "--version"), version)
 	run(t, filepath.Join(dir, "cmd", "rrl"), append(user, "GOFLAGS=-mod=readonly -modcacherw"), "go", "list", "-deps", ".")
-
 	shop := t.TempDir()
 	_, program, found := strings.Cut(readText(t, "docs", "start.md"), "```go\n")
 	require.True(t, found)

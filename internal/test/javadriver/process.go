@@ -256,7 +256,6 @@ func (d Driver) classPath() (string, error) {
 	if classPath, ok := readClassPath(dir); ok {
 		return classPath, nil
 	}
-
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", err
 	}

@@ -261,8 +261,7 @@ type Guarded struct {
 type answered string
 
 func (a answered) Error() string { return string(a) }
-
-func (answered) RedisError() {}
+func (answered) RedisError()     {}
 
 // Outages tests that whatever has a policy behaves alike: no call ends in an error, three meet the outage,
 // later ones are answered at once, and Redis decides again when it is back.

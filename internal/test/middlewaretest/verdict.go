@@ -366,7 +366,6 @@ func (k Kind[O, K]) testWaitsInOrder(t *testing.T) {
 		assert.Equal(t, 1, <-order)
 		assert.Equal(t, 2, <-order)
 		assert.Equal(t, 2*time.Minute, time.Since(start).Round(time.Second))
-
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start = time.Now()

@@ -286,8 +286,7 @@ func (r *Release) ending(c *Call) []*Pair {
 	return nil
 }
 
-func (r *Release) expire(c *Call, op Op) Answer { return expire(c, op.end(c), r.ending(c)) }
-
+func (r *Release) expire(c *Call, op Op) Answer     { return expire(c, op.end(c), r.ending(c)) }
 func (r *Release) clearExpire(c *Call, _ Op) Answer { return clearExpire(c, r.ending(c)) }
 
 // getConfig reads missing fields as OVERALL, 0, 0.

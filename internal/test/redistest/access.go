@@ -97,7 +97,6 @@ func tlsArgs(s *Server, port string) ([]string, error) {
 	pool.AppendCertsFromPEM(cert)
 	pair := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 	s.tls = &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-
 	ca, certFile, keyFile := s.TLSFiles()
 	err = errors.Join(
 		os.WriteFile(certFile, cert, 0o600),
@@ -168,10 +167,7 @@ func AddUser(t testing.TB, of interface {
 	return of.Client(t, &o)
 }
 
-func (s *Server) servers() []*Server { return []*Server{s} }
-
+func (s *Server) servers() []*Server   { return []*Server{s} }
 func (s *Sentinel) servers() []*Server { return s.data }
-
-func (c *Cluster) servers() []*Server { return c.nodes }
-
-func (r *Ring) servers() []*Server { return r.Servers }
+func (c *Cluster) servers() []*Server  { return c.nodes }
+func (r *Ring) servers() []*Server     { return r.Servers }

@@ -184,7 +184,6 @@ func Monitor(t testing.TB, addr string, each func(Ran)) (stop func()) {
 	said, err := lines.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "+OK\r\n", said)
-
 	end := Name(t) + " ends"
 	ended := make(chan error, 1)
 	go func() {

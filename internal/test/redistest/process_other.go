@@ -10,8 +10,7 @@ import (
 )
 
 func ownGroup() *syscall.SysProcAttr { return nil }
-
-func setStopped(int, bool) error { return errors.ErrUnsupported }
+func setStopped(int, bool) error     { return errors.ErrUnsupported }
 
 // canStart says why no server can be started here: a shell holds each, and Redis runs on Unix only.
 func canStart() error {

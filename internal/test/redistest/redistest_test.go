@@ -148,11 +148,9 @@ func TestTopology(t *testing.T) {
 	}
 	assert.Equal(t, want, redistest.Keys(t, rdb, name+"*"))
 	assert.Equal(t, "7", rdb.Get(t.Context(), want[7]).Val())
-
 	cmd := redis.NewCmd(t.Context(), "get", want[7])
 	require.NoError(t, rdb.Process(t.Context(), cmd))
 	assert.Equal(t, "7", cmd.Val())
-
 	if topology := redistest.CurrentTopology(t); topology == redistest.ACL || topology == redistest.TLSWithACL {
 		require.ErrorContains(t, rdb.Process(t.Context(), redis.NewCmd(t.Context(), "hgetall", name)), "NOPERM")
 		require.ErrorContains(t, rdb.Process(t.Context(), redis.NewCmd(t.Context(), "get", "TestTopolog")), "NOPERM")

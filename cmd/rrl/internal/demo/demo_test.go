@@ -51,7 +51,6 @@ func TestClients_ReportBrokenLimit(t *testing.T) {
 	r.record = &record{interval: time.Second, grants: map[string]grant{"a": {0, 2}}}
 	assert.False(t, limitertest.Must(r.report(time.Second))(t))
 	assert.Contains(t, out.String(), "OVER THE LIMIT")
-
 	out.Reset()
 	r.record.grants["a"] = grant{0, 1}
 	assert.True(t, limitertest.Must(r.report(time.Second))(t))

@@ -98,7 +98,6 @@ func TestExamine_ServerConfiguration(t *testing.T) {
 	says(t, r, "persistence", Note, "none")
 	says(t, r, "memory", Fine, "of 100 MB")
 	assert.Equal(t, "eviction", r.Findings[0].Check, "the worst comes first")
-
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	require.NoError(t, rdb.Set(t.Context(), "k", strings.Repeat("x", 1<<20), 0).Err())
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1mb").Err())
@@ -127,7 +126,6 @@ func TestRights(t *testing.T) {
 	server := redistest.StartRedis(t)
 	with := func(rules ...string) redistest.Client { return redistest.AddUser(t, server, nil, rules...) }
 	opts := options()
-
 	r := examine(t, with(redistest.LeastCommands, "~*"), opts)
 	says(t, r, "rights", Fine, "may do all that limiters do")
 	says(t, r, "server", Note, "info")
@@ -136,7 +134,6 @@ func TestRights(t *testing.T) {
 	for _, f := range examine(t, with(redistest.LeastCommands, "~*", "+wait"), opts).Findings {
 		assert.NotEqual(t, "wait", f.Check, "%+v", f)
 	}
-
 	for command := range strings.FieldsSeq(redistest.LeastCommands) {
 		name := strings.TrimPrefix(command, "+")
 		level, text := Error, "may not run "+name
@@ -151,7 +148,6 @@ func TestRights(t *testing.T) {
 	}
 	r = examine(t, with(redistest.LeastCommands, "~*", "-get", "-zadd"), opts)
 	assert.Contains(t, says(t, r, "rights", Error, "may not run get, zadd").Advice, "+get +zadd")
-
 	few := with(redistest.LeastCommands, redistest.KeysWithPrefix("api:"))
 	says(t, examine(t, few, opts), "rights", Warning, "may not use keys")
 	opts.Pattern = "api:*"
@@ -183,7 +179,6 @@ func TestExamine_Cluster(t *testing.T) {
 	says(t, r, "cluster", Fine, "state ok, 16384 of 16384 slots")
 	assert.Len(t, r.Servers, 3)
 	assert.Equal(t, Sampled{Keys: 30, Walked: 30, Found: 30, Checked: 30, All: true}, r.Limiters)
-
 	c.Nodes()[2].Kill()
 	require.Eventually(t, func() bool {
 		info, err := c.Nodes()[0].Client(t, nil).ClusterInfo(t.Context()).Result()
@@ -236,14 +231,12 @@ func TestManyLimitersAreSampledInTime(t *testing.T) {
 	assert.Contains(t, f.Advice, "--all")
 	opts.Sample, opts.Time = 0, 0
 	says(t, examine(t, rdb, opts), "limiters", Fine, "all 3000 limiters looked at")
-
 	opts.Time = 300 * time.Millisecond
 	opts.Check = func(ctx context.Context, _ string) (Checked, error) {
 		<-ctx.Done()
 		return Checked{}, ctx.Err()
 	}
 	assert.False(t, examine(t, rdb, opts).Limiters.All)
-
 	opts.Pattern, opts.Time = prefix+"299?", time.Minute
 	opts.Check = func(_ context.Context, name string) (Checked, error) {
 		return Checked{Partly: name != prefix+"2990"}, nil

@@ -117,12 +117,10 @@ func testTop(t *testing.T) {
 	ended := term.top(t.Context(), rdb, prefix+"*")
 	term.shows(t, "1 used up, 2 in use of 2 limiters", true)
 	assert.Regexp(t, `(?s):b.*:a`, term.text())
-
 	term.resize(30, 5)
 	assert.Contains(t, term.text(), "\nq quit  s sort  r reverse  / …")
 	term.resize(100, 12)
 	term.shows(t, "\n  NAME      ", true)
-
 	for _, step := range []struct {
 		keys, text string
 		want       bool
@@ -145,7 +143,6 @@ func testTop(t *testing.T) {
 		term.press(step.keys)
 		term.shows(t, step.text, step.want)
 	}
-
 	m.SetError("LOADING down")
 	term.shows(t, "the server does not answer: LOADING down", true)
 	m.SetError("")

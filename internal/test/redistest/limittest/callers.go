@@ -173,7 +173,6 @@ func testCallersWithinOneCall(t *testing.T, k Kind) {
 			assert.Equal(t, []any{step.granted, step.left}, []any{got.d.Granted, got.d.Remaining}, "request %d", i)
 			assert.Equal(t, []bool{step.granted, step.granted}, []bool{got.giveBack != nil, got.d.RetryAfter == 0}, "request %d", i)
 		}
-
 		require.NoError(t, results[3].giveBack(t.Context()))
 		assert.True(t, Take(t, h.other, "orders", 2).Granted, "what one of them gave back")
 		assert.False(t, Take(t, h.other, "orders", 1).Granted)

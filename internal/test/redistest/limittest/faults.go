@@ -164,7 +164,6 @@ func testClose(t *testing.T, k Kind) {
 		} {
 			require.ErrorIs(t, err, limit.ErrClosed)
 		}
-
 		close(l.trips.Hold)
 		synctest.Wait()
 		for _, ended := range append(underWay, closed) {
@@ -275,7 +274,6 @@ func testClockGoesBack(t *testing.T, k Kind) {
 			assert.Equal(t, spent < permits, d.Granted)
 			requireWithin(t, rdb, d)
 			assert.Equal(t, max(0, permits-spent-1), d.Remaining)
-
 			d = Take(t, l, "orders", permits)
 			assert.False(t, d.Granted)
 			requireWithin(t, rdb, d)

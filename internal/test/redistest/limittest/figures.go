@@ -72,17 +72,14 @@ func testGiveBack(t *testing.T, k Kind) {
 		l, key, ctx := k.on(rdb, permits, time.Hour), Key(t), t.Context()
 		giveBack := Returnable(t, l, key, 3)
 		assert.Equal(t, int64(3), Take(t, l, key, 4).Remaining)
-
 		refused, none, err := l.TakeReturnable(ctx, key, 4)
 		require.NoError(t, err)
 		assert.False(t, refused.Granted)
 		assert.Nil(t, none)
-
 		require.NoError(t, giveBack(ctx))
 		assert.Equal(t, int64(5), Take(t, l, key, 1).Remaining)
 		assert.True(t, Take(t, l, key, 5).Granted)
 		assert.False(t, Take(t, l, key, 1).Granted)
-
 		key = Key(t)
 		require.NoError(t, Returnable(t, l, key, permits)(ctx))
 		assert.True(t, Take(t, l, key, permits).Granted)
@@ -115,7 +112,6 @@ func testGiveBackTooLate(t *testing.T, k Kind) {
 				require.NoError(t, giveBack(ctx))
 				assert.False(t, Take(t, l, key, 1).Granted)
 			}
-
 			giveBack := Returnable(t, l, "users", 4)
 			time.Sleep(3 * window)
 			require.NoError(t, giveBack(ctx))

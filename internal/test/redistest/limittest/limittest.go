@@ -238,7 +238,6 @@ func testInput(t *testing.T, k Kind) {
 			invalid(k.New(client, 10, time.Minute, opt), "are for RateLimiters")
 		}
 	}
-
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		l := k.on(rdb, 10, time.Minute)
 		for _, n := range []int64{11, 400} {
