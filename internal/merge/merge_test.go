@@ -27,7 +27,7 @@ type program struct {
 // newProgram returns a program that knows the rate and has granted members at 0.
 func newProgram(rate int64, interval time.Duration, grants int) *program {
 	p := &program{Log: &merge.Log{}, ids: redisson.NewIdentities(codec.LayoutD2), interval: interval}
-	p.start = time.Now().Truncate(interval)
+	p.start = time.Now().Truncate(interval).Add(interval / 128) // half a slice: what is a moment early is in the same
 	p.Learn(rate, interval)
 	p.grant(grants, 0, nil)
 	return p
