@@ -416,7 +416,8 @@ func readsOverride(kind rratelimiter.RateType) func(p *play) {
 		override := func() { require.NoError(p, l.SetRate(p.Context(), during, rratelimiter.For(time.Hour))) }
 		p.Go(sets(before))
 		override()
-		p.Java(has(during), take(15), refuse(6), free(5), release(1))                             // by a value that Java makes
+		p.Java(has(during), take(15), refuse(6), free(5), release(1)) // by a value that Java makes
+
 		require.NoError(p, p.rdb.HSet(p.Context(), p.name, "override", "1000 5 3600000 0").Err()) // it has ended
 		p.Java(has(during), take(1))
 		p.goes.Available(p.name)

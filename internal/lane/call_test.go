@@ -76,7 +76,7 @@ type gathered struct {
 	sync.Mutex
 
 	call func(l *lane.Lane) *lane.Call // nil: its source has nothing to send after all
-	more atomic.Bool                   // until it is closed
+	more atomic.Bool                   // calls follow, until it is closed
 }
 
 func (g *gathered) Close() { g.more.Store(false) }
@@ -557,13 +557,12 @@ func TestBatch_AnswersWalkTheRequests(t *testing.T) {
 	}
 	unasked := answer(0, 3, wait)
 	unasked.Unasked, unasked.Decision.RetryAfter = true, 0
-	waits := []int64{wait.Milliseconds(), more.Milliseconds()}
-	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0), answer(0, 2, more)},
-		b.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: 1, Reset: time.Second, RetryAfters: waits}))
+	o := lane.Outcome{Limit: 10, Free: 3, Taken: 1, Reset: time.Second, RetryAfters: []int64{wait.Milliseconds(), more.Milliseconds()}}
+	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), unasked, answer(1, 2, 0), answer(0, 2, more)}, b.Results(nil, o))
 	var runs lane.Batch
 	for _, permits := range []int64{4, 4, 5, 3} {
 		runs.Add(permits, false, 0)
 	}
-	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)},
-		runs.Results(nil, lane.Outcome{Limit: 10, Free: 3, Taken: 3, Reset: time.Second, RetryAfters: waits}), "each run has its wait")
+	o.Taken = 3
+	assert.Equal(t, []lane.Result{answer(0, 3, wait), answer(0, 3, wait), answer(0, 3, more), answer(3, 0, 0)}, runs.Results(nil, o), "each run has its wait")
 }

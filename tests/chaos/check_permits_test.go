@@ -93,7 +93,7 @@ func (r *round) strandedLeases(l *limiter) int64 {
 	return 2 * int64(len(r.dead)) * l.leased()
 }
 
-// resets tells of the pool's Resets when the last that was answered began, and when all of them were over, 0 where there was none.
+// resets tells of the pool's Resets when the last that was answered began, and when all of them were over: 0 if there was none.
 func (p *pool) resets() (begun, over time.Duration) {
 	for _, c := range p.calls {
 		switch {

@@ -61,7 +61,8 @@ func (l *limiter) late() time.Duration {
 	return l.config.Interval / 64
 }
 
-func (l *limiter) leased() int64  { return 1 + l.config.Rate/4 }
+func (l *limiter) leased() int64 { return 1 + l.config.Rate/4 }
+
 func (l *limiter) String() string { return fmt.Sprintf("%+v", *l) }
 
 // keys returns the config, value and set of a RateLimiter, as the client of that id has them; of another limiter its one or two keys.

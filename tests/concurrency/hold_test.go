@@ -230,6 +230,14 @@ func TestRenew_OfWhatIsNotReserved(t *testing.T) {
 	})
 }
 
+// reservationText reserves 100 permits, and returns what a program would keep of that.
+func reservationText(t *testing.T, of engine.Behind, hold time.Duration) ([]byte, error) {
+	t.Helper()
+	claims := []engine.Claim{{Limiter: of.Limiter, Permits: 100, Hold: hold}}
+	a := limitertest.Must(of.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
+	return a.Each[0].Reserved.AppendBinary(nil)
+}
+
 // Whichever programs settle a reservation, and however often, it is charged once.
 func TestSettlerOf_ChargesOnce(t *testing.T) {
 	t.Parallel()
@@ -252,9 +260,7 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 			return b
 		}
 		first := program()
-		claims := []engine.Claim{{Limiter: first.Limiter, Permits: 100, Hold: time.Minute}}
-		a := limitertest.Must(first.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
-		text := limitertest.Must(a.Each[0].Reserved.AppendBinary(nil))(t)
+		text := limitertest.Must(reservationText(t, first, time.Minute))(t)
 		for _, wrong := range [][]byte{nil, {1}, text[:len(text)-1], append(slices.Clip(text), 0)} {
 			require.ErrorIs(t, limitertest.Second(first.Engine.SettlerOf(first.Limiter, wrong)), rratelimiter.ErrInvalidConfig)
 		}
@@ -278,9 +284,7 @@ func TestSettlerOf_ChargesOnce(t *testing.T) {
 		require.NoError(t, first.Engine.Charge(t.Context(), first.Limiter, 205, func(err error) { assert.NoError(t, err) }))
 		assert.EqualValues(t, -5, free(), "charged without a reservation")
 		time.Sleep(time.Hour + time.Second)
-		claims[0].Hold = 0
-		a = limitertest.Must(first.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
-		require.ErrorIs(t, limitertest.Second(a.Each[0].Reserved.AppendBinary(nil)), rratelimiter.ErrUnsupported, "not held: no server's date is known")
+		require.ErrorIs(t, limitertest.Second(reservationText(t, first, 0)), rratelimiter.ErrUnsupported, "not held: no server's date is known")
 	})
 }
 
@@ -297,9 +301,7 @@ func TestSettlerOf_ChargesOnceThoughMembersAreMerged(t *testing.T) {
 		l := limitertest.ByDefault(limitertest.NewClient(t, rdb), "shared", rratelimiter.PerHour(100_000))
 		b, _ := door.Behind[engine.Behind](l)
 		reserve := func() (settle func()) {
-			claims := []engine.Claim{{Limiter: b.Limiter, Permits: 100, Hold: row.hold}}
-			a := limitertest.Must(b.Engine.AcquireAll(t.Context(), claims, decide.Ask{Figures: true, Reserve: true}))(t)
-			text := limitertest.Must(a.Each[0].Reserved.AppendBinary(nil))(t)
+			text := limitertest.Must(reservationText(t, b, row.hold))(t)
 			return func() {
 				require.NoError(t, limitertest.Must(b.Engine.SettlerOf(b.Limiter, text))(t)(t.Context(), row.used, func(err error) { assert.NoError(t, err) }))
 			}

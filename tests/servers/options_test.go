@@ -157,7 +157,7 @@ func TestWithClientName_HangHoldsUpNoCall(t *testing.T) {
 		limitertest.MustAcquire(t, l, 1)
 		require.NoError(t, client.Close(t.Context()))
 		close(hang)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // until the name is noted: a bubble must not end beneath a request
 		require.ErrorIs(t, l.Acquire(t.Context(), 1), rratelimiter.ErrClosed)
 	})
 }

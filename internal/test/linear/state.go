@@ -36,7 +36,8 @@ func (k *stake) of(u model.Grant) bool { return k.at == u.At && k.client == u.By
 
 // Full returns a limiter with a rate, of which nothing is in use.
 func Full(rate, interval int64) State { return State{rate: rate, interval: interval} }
-func (s State) free() int64           { return s.rate - s.uses.InUse() }
+
+func (s State) free() int64 { return s.rate - s.uses.InUse() }
 
 // settled returns the state without what has run out.
 func (s State) settled() State {

@@ -218,7 +218,8 @@ func (p *Pair) SetRows(rows []Row) {
 func (p *Pair) Del() { *p = Pair{} }
 
 // DelValue removes the value.
-func (p *Pair) DelValue()   { p.HasValue, p.Value, p.ValueEnd = false, 0, 0 }
+func (p *Pair) DelValue() { p.HasValue, p.Value, p.ValueEnd = false, 0, 0 }
+
 func (p *Pair) there() bool { return p.HasValue || len(p.Rows) > 0 }
 
 // Grants returns the permits in use, the oldest first.

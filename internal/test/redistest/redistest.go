@@ -120,7 +120,7 @@ func namePrefix(t testing.TB) string {
 }
 
 // Engines runs test twice, as subtests: on a miniredis of its own ("miniredis"; not if RRL_ENGINE leaves that out) and on the
-// shared real server ("redis"), where it must keep to names that start with [Name]'s.
+// shared real server ("redis"), on which it must keep to names that start with [Name]'s.
 func Engines(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	onBoth(t, "redis", Redis, test)

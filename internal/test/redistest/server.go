@@ -212,7 +212,8 @@ func (s *Server) Restart(t testing.TB) {
 	must(t, s.launch())
 }
 
-func (s *Server) running() bool           { return s.process.Load().running() }
+func (s *Server) running() bool { return s.process.Load().running() }
+
 func (s *Server) file(name string) string { return filepath.Join(s.dir, name) }
 func (s *Server) answers() bool           { return s.running() && !s.frozen.Load() }
 

@@ -145,7 +145,7 @@ func (c *limitedClient) AddHook(hook redis.Hook) {
 }
 
 // Everywhere runs test twice, as subtests: on a miniredis of its own ("miniredis"; not if RRL_ENGINE leaves that out) and on
-// [CurrentClient]'s servers, named after their topology, where it must keep to names that start with [Name]'s.
+// [CurrentClient]'s servers, named after their topology, on which it must keep to names that start with [Name]'s.
 func Everywhere(t *testing.T, test func(t *testing.T, rdb Client)) {
 	t.Helper()
 	onBoth(t, string(CurrentTopology(t)), CurrentClient, test)
