@@ -333,21 +333,31 @@ func seen(selector string) string {
 }
 
 // place is a condition under which a pointer reaches the element; its value is the point, else false.
+// The page's missed says whether the next click is one on another, as when the element moves away beneath the pointer.
 const place = `(e => {
   if (!e || e.disabled || !e.checkVisibility({visibilityProperty: true})) return false
   e.scrollIntoView({block: 'nearest', behavior: 'instant'})
   const box = e.getBoundingClientRect(), x = box.x + box.width / 2, y = box.y + box.height / 2
-  const top = document.elementFromPoint(x, y)
-  return top && (e.contains(top) || top.closest('label')?.control === e) ? [x, y] : false
+  const reached = top => top && (e.contains(top) || top.closest('label')?.control === e)
+  if (!reached(document.elementFromPoint(x, y))) return false
+  window.missed = false
+  window.look = c => { window.missed = !reached(c.target) }
+  addEventListener('click', c => window.look(c), {capture: true, once: true})
+  return [x, y]
 })(%s)`
 
 // click presses the mouse where the element is, once it can be reached.
 func (p *tab) click(selector string) {
 	p.t.Helper()
 	where := fmt.Sprintf(place, one(selector))
-	p.until(where)
-	at := get[[]float64](p, where)
-	p.do(chromedp.MouseClickXY(at[0], at[1]))
+	for again := true; again; again = get[bool](p, "!!window.missed") {
+		var at []float64
+		for at == nil {
+			p.until(where)
+			at = get[[]float64](p, where+" || null")
+		}
+		p.do(chromedp.MouseClickXY(at[0], at[1]))
+	}
 }
 
 func (p *tab) fill(selector, text string) {

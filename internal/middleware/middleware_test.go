@@ -208,6 +208,7 @@ type step struct {
 	shadows string        // and by these in shadow
 	closed  error         // nil: it passes, or is refused
 	wait    time.Duration // of a refusal
+	round   time.Duration // what it is rounded to; 0: a second
 	took    time.Duration // with its handler; 0: any time
 	calls   int           // of Redis for the decision; 0: any number
 	during  []int64       // what is left while it is handled; nil: anything
@@ -266,7 +267,7 @@ func (c *chat) request(s step, name string) []middleware.Question {
 		require.ErrorIs(c.t, v.Failure, s.closed, name)
 	}
 	if s.refused != "" {
-		assert.Equal(c.t, s.wait, middleware.RetryAfter(middleware.Live(questions)).Round(time.Second), name)
+		assert.Equal(c.t, s.wait, middleware.RetryAfter(middleware.Live(questions)).Round(cmp.Or(s.round, time.Second)), name)
 	}
 	return questions
 }

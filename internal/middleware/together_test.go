@@ -397,7 +397,7 @@ func TestPolicies_OnACluster(t *testing.T) {
 		assert.False(t, v.Refused || v.Closed, user)
 	}
 	c.run(step{tokens: 600, settle: []int64{400}, left: []int64{9, 600, 99, 4600}}, "ann")
-	c.run(step{tokens: 700, calls: 1, refused: "tokens-minute", wait: time.Minute, left: []int64{9, 600, 99, 4600}}, "ann")
+	c.run(step{tokens: 700, calls: 1, refused: "tokens-minute", wait: time.Minute, round: time.Minute, left: []int64{9, 600, 99, 4600}}, "ann")
 }
 
 // down makes calls of Redis fail, and hung after a while.

@@ -59,7 +59,7 @@ func TestLimitersByUse(t *testing.T) {
 		assert.True(t, s.Complete)
 		require.Len(t, s.Limiters, 3)
 		b, own2, a := s.Limiters[0], s.Limiters[1], s.Limiters[2]
-		assert.Equal(t, []any{prefix + ":b", int64(0), 10.0}, []any{b.Name, *b.Free, b.PerSecond})
+		assert.Equal(t, []any{prefix + ":b", int64(0)}, []any{b.Name, *b.Free})
 		require.Len(t, b.Callers, 1)
 		assert.Regexp(t, "^client [0-9a-f]{8}$", b.Callers[0].Who)
 		assert.Equal(t, []any{int64(4), int64(8), 2}, []any{*own2.Free, own2.InUse, own2.Clients})
