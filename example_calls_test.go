@@ -25,8 +25,8 @@ func ExampleRateLimiter_TryAcquire() {
 	client, _, stop := connect()
 	defer stop()
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerMinute(2)))
-	for range 3 {
-		fmt.Println(limiter.TryAcquire(ctx, 1, 10*time.Millisecond)) // it waits so long if it must
+	for _, atMost := range []time.Duration{time.Minute, time.Minute, 10 * time.Millisecond} {
+		fmt.Println(limiter.TryAcquire(ctx, 1, atMost)) // it waits so long if it must
 	}
 	// Output:
 	// true <nil>

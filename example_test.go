@@ -67,7 +67,7 @@ func Example() {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	client := rratelimiter.New(rdb)
 	limiter := client.RateLimiter("orders", rratelimiter.WithDefault(rratelimiter.PerSecond(100)))
-	ok, err := limiter.TryAcquire(ctx, 1, 200*time.Millisecond)
+	ok, err := limiter.TryAcquire(ctx, 1, 2*time.Second)
 	fmt.Println(ok, err)
 
 	_ = client.Close(ctx)

@@ -206,7 +206,7 @@ func ExampleNewTransport() {
 	if err := transport.Err(); err != nil {
 		fmt.Println(err) // an option is bad
 	}
-	client := &http.Client{Transport: transport, Timeout: 2 * time.Second}
+	client := &http.Client{Transport: transport, Timeout: 20 * time.Second}
 
 	for range 2 {
 		resp, err := client.Get(upstream.URL)
@@ -341,7 +341,7 @@ func ExampleNewTransport_deadline() {
 			return err
 		}
 		fmt.Println("in", d.RetryAfter)
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		defer cancel()
 		if err := minute.WaitN(ctx, "partner", calls); errors.Is(err, context.DeadlineExceeded) {
 			return errors.New("not in time") // at once

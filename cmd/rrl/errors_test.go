@@ -188,7 +188,7 @@ func TestEachCommandOnEachTopology(t *testing.T) {
 func TestList_MigratingLimiterIsListedOnce(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 2, 0)
-	s := servers{t: t, flags: []string{"--redis", c.Addrs()[0], "--connect-timeout", "3s"}}
+	s := servers{t: t, flags: []string{"--redis", c.Addrs()[0]}}
 	for i := range 4 {
 		require.Zero(t, s.rrl("set-rate {shop}:%d 5/1h", i).code)
 	}
@@ -199,7 +199,7 @@ func TestList_MigratingLimiterIsListedOnce(t *testing.T) {
 	c.StartMove(t, slot, to).MoveKeys(t, "{shop}:1", "{shop}:2")
 	assert.Len(t, s.list("*"), 4)
 	assert.Eventually(t, func() bool { // it asks until its time is over; a busy machine answers nothing by then
-		return strings.Contains(s.rrl("show {shop}:1").stderr, "the cluster is moving these keys to another node: try again")
+		return strings.Contains(s.rrl("show {shop}:1 --connect-timeout 3s").stderr, "the cluster is moving these keys to another node: try again")
 	}, time.Minute, time.Millisecond)
 }
 
@@ -210,7 +210,7 @@ func TestList_ReportsMasterThatIsDown(t *testing.T) {
 	for i := range 12 {
 		require.Zero(t, s.rrl("set-rate api:%02d 5/1h", i).code)
 	}
-	s.flags = append(s.flags, "--connect-timeout", "3s")
+	s.flags = append(s.flags, "--connect-timeout", "20s")
 	gone := c.Nodes()[1]
 	gone.Kill()
 	for line, listed := range map[string]string{"ls": `(?m)^api:\d\d `, "ls --json": `"name":"api:\d\d"`} {

@@ -30,7 +30,7 @@ func ExampleGin() {
 	limiter := slidinglog.New(rratelimiter.New(rdb), slidinglog.Config{Limit: 2, Window: time.Minute})
 
 	router := gin.New()
-	router.Use(adapters.Gin(httplimit.New(limiter).Handler))
+	router.Use(adapters.Gin(httplimit.New(limiter, httplimit.WithTimeout(time.Minute)).Handler))
 	router.GET("/hello", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 
 	for range 3 {
@@ -109,7 +109,7 @@ func TestLimitInEachFramework(t *testing.T) {
 	t.Parallel()
 	routes := map[string]string{"net/http": "GET /items/{id}", "chi": "/items/{id}", "gin": "/items/:id"}
 	for name, framework := range frameworks {
-		limits := httplimit.New(httplimit.Local(2, time.Hour))
+		limits := httplimit.New(httplimit.Local(2, time.Hour), httplimit.WithTimeout(time.Minute))
 		server := httptest.NewServer(framework(func(next http.Handler) http.Handler { return noting(limits.Handler(next)) },
 			func(w http.ResponseWriter, r *http.Request) {
 				w.WriteHeader(http.StatusCreated)
@@ -140,7 +140,7 @@ func charging(charged chan int) middleware {
 		charged <- status
 		return int64(status)
 	}
-	return httplimit.New(policy).Handler
+	return httplimit.New(policy, httplimit.WithTimeout(time.Minute)).Handler
 }
 
 // A policy's Charge gets the status that the client gets, however it is written.

@@ -1,6 +1,7 @@
 package connect_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -88,6 +89,7 @@ func works(t *testing.T, conn *connect.Connection) {
 // refuses opens a connection that must fail by itself, with these words.
 func refuses(t *testing.T, o connect.Options, words ...string) {
 	t.Helper()
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	_, err := dial(t, o)
 	require.Error(t, err)
 	for _, word := range words {
@@ -321,7 +323,7 @@ func TestHowLongAClientWaits(t *testing.T) {
 		{url, 0, 3 * time.Second, 3 * time.Second, 3 * time.Second},
 		{url, 2 * time.Second, 2 * time.Second, 3 * time.Second, 3 * time.Second},
 		{url, time.Minute, time.Minute, time.Minute, time.Minute},
-		{url + "?read_timeout=100ms&dial_timeout=1s", time.Minute, time.Second, 100 * time.Millisecond, time.Minute},
+		{url + "?read_timeout=10s&dial_timeout=20s", time.Minute, 20 * time.Second, 10 * time.Second, time.Minute},
 	} {
 		o := connect.Options{Redis: c.url, Timeout: c.timeout}
 		got := limitertest.Must(dial(t, o))(t).Client.(*redis.Client).Options()

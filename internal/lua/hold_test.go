@@ -73,14 +73,16 @@ func TestSettle_FindsReservationThoughItsCallTookLong(t *testing.T) {
 	for _, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {
 		t.Run(layout.String(), func(t *testing.T) {
 			t.Parallel()
-			l, reserved := newRig(t, redistest.Redis(t), 1000), memberOf(layout, 1000)
-			now := l.now()
-			l.grant(row(now-2900, with(reserved, 3)))
-			l.grant(grants(500, layout, func(i int) int64 { return now - 2500 + int64(5*i) })...)
-			// It left 10 ms after the reservation was asked for, to which the ages allow a second.
-			answer, _ := l.until(SettleReservation, 6, with(reserved, 6), 1, other(0), 1010, 0, "", "", "", "", "")
-			assert.EqualValues(t, 2, answer)
-			l.check(500 + 1)
+			redistest.VirtualServer(t, func(t *testing.T, rdb redistest.Client) {
+				l, reserved := newRig(t, rdb, 1000), memberOf(layout, 1000)
+				now := l.now()
+				l.grant(row(now-2900, with(reserved, 3)))
+				l.grant(grants(500, layout, func(i int) int64 { return now - 2500 + int64(5*i) })...)
+				// It left 10 ms after the reservation was asked for, to which the ages allow a second.
+				answer, _ := l.until(SettleReservation, 6, with(reserved, 6), 1, other(0), 1010, 0, "", "", "", "", "")
+				assert.EqualValues(t, 2, answer)
+				l.check(500 + 1)
+			})
 		})
 	}
 }

@@ -85,7 +85,8 @@ func (p *program) mustName(t *testing.T) (*merge.Call, []int) {
 }
 
 func (p *program) answered(c *merge.Call, numbers ...int64) []*merge.Member {
-	return c.Answered(append([]int64{1000, p.interval.Milliseconds(), time.Now().UnixMilli()}, numbers...), time.Now(), false)
+	now := time.Now()
+	return c.Answered(append([]int64{1000, p.interval.Milliseconds(), now.UnixMilli()}, numbers...), now, false)
 }
 
 // sliceAt is the number of the slice at a time of the interval.

@@ -73,7 +73,7 @@ var calls = map[string]func(ctx context.Context, on *lane.Lanes) (any, error){
 }
 
 func newConn(rdb script.Redis) *lane.Lanes {
-	return lane.New(script.NewConn(rdb, script.DefaultTimeout), nil)
+	return lane.New(script.NewConn(rdb, redistest.Patience(script.DefaultTimeout)), nil)
 }
 
 func repeatOn(ctx context.Context, to *lane.Lanes, since time.Time, args script.ArgumentsFunc) (any, error) {

@@ -105,7 +105,7 @@ func (r *round) lostCalls(l *limiter) bool {
 		return true
 	}
 	return slices.ContainsFunc(r.calls, func(c call) bool {
-		return c.takes() && r.limiter(c.Limiters[0]).isRate() && c.of(op.Unknown, op.Unavailable)
+		return c.takes() && (r.mood == gentle || r.limiter(c.Limiters[0]).isRate()) && c.of(op.Unknown, op.Unavailable)
 	})
 }
 

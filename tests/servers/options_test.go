@@ -288,7 +288,7 @@ func TestWithReplicasAGrantCountsOnceAReplicaHasIt(t *testing.T) {
 			return err
 		},
 		"TryAcquireAll": func(ctx context.Context) error {
-			return limitertest.Second(client.TryAcquireAll(ctx, time.Second, l.Claim(1), other.Claim(1)))
+			return limitertest.Second(client.TryAcquireAll(ctx, time.Minute, l.Claim(1), other.Claim(1)))
 		},
 	} {
 		err := call(t.Context())
@@ -380,7 +380,7 @@ func TestWithReplicas_NoReplicas(t *testing.T) {
 	limitertest.MustAcquire(t, shadow, 1)
 	awaitAvailable(t, shadow, 2)
 	recorder := &limitertest.Recorder{}
-	client := limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, 1500*time.Millisecond), rratelimiter.WithCallTimeout(5*time.Second),
+	client := limitertest.NewClient(t, rdb, rratelimiter.WithReplicas(1, 2500*time.Millisecond),
 		rratelimiter.WithFailure(limit.FailOpen()), rratelimiter.WithObserver(recorder))
 	plain := limitertest.NewClient(t, rdb) // loads the scripts into the server
 	d, e := limiterOf(plain, "{d}", 10), limiterOf(plain, "{d}e", 10)

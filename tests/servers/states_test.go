@@ -140,7 +140,7 @@ func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 	limitertest.Each(t, limitertest.Rows(redistest.Versions()...), func(t *testing.T, version redistest.Version) {
 		s, ctx := redistest.StartServer(t, version, "--dbfilename", "dump"), t.Context()
 		rdb := s.Client(t, nil)
-		l := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(2*time.Second)).RateLimiter("orders")
+		l := limitertest.NewClient(t, rdb, rratelimiter.WithCallTimeout(5*time.Second)).RateLimiter("orders")
 		limitertest.MustTrySetRate(t, l, limitertest.Every(1000, time.Hour))
 		require.NoError(t, rdb.Set(ctx, "string", 7, time.Hour).Err())
 		require.NoError(t, rdb.ZAdd(ctx, "log", redis.Z{Score: 1, Member: "m"}).Err())
@@ -181,8 +181,8 @@ func TestProbe_IsRefusedWheneverGrantsAre(t *testing.T) {
 func newProbe(t *testing.T, s *redistest.Server) func(want bool, why string) {
 	t.Helper()
 	conns := map[string]*script.Conn{
-		"SET":  script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +get +set +pttl +incrby +pexpire"), 2*time.Second),
-		"ZADD": script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +zadd +zcard +pttl +pexpire"), 2*time.Second),
+		"SET":  script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +get +set +pttl +incrby +pexpire"), 5*time.Second),
+		"ZADD": script.NewConn(redistest.AddUser(t, s, nil, "~*", "+eval +evalsha +zadd +zcard +pttl +pexpire"), 5*time.Second),
 	}
 	return func(want bool, why string) {
 		t.Helper()

@@ -46,7 +46,7 @@ func TestLimitersByUse(t *testing.T) {
 	t.Parallel()
 	redistest.Everywhere(t, func(t *testing.T, rdb redistest.Client) {
 		prefix := redistest.Name(t)
-		limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerHour(10), "", 3)
+		limitertest.TakeOnce(t, rdb, prefix+":a", rratelimiter.PerDay(10), "", 3)
 		limitertest.TakeOnce(t, rdb, prefix+":b", rratelimiter.PerHour(10), "", 10)
 		own := limitertest.PerClient(10, time.Hour)
 		limitertest.TakeOnce(t, rdb, "{"+prefix+"}:own", own, "ann", 6)
@@ -96,7 +96,7 @@ func seesGrants(t *testing.T, rdb redistest.Client, w *Watcher) {
 	assert.Equal(t, []int64{7, 0}, []int64{*p.Free, p.Granted}, "none of before the first sample")
 	for _, permits := range []int64{2, 1} {
 		time.Sleep(5 * time.Millisecond) // grants of one millisecond count once
-		limitertest.TakeOnce(t, rdb, w.Name, rratelimiter.PerHour(10), "", permits)
+		limitertest.TakeOnce(t, rdb, w.Name, rratelimiter.PerDay(10), "", permits)
 	}
 	p = sampled(t, w)
 	assert.Equal(t, []int64{4, 6, 3}, []int64{*p.Free, p.InUse, p.Granted})
@@ -356,10 +356,7 @@ func TestLimiters_InEachState(t *testing.T) {
 			l := &s.Limiters[i]
 			name := strings.TrimPrefix(l.Name, prefix+":")
 			assert.Equal(t, i < broken, l.Broken != "", "what is broken comes first, and %s is number %d", name, i)
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				states[name].check(t, rdb, l)
-			})
+			t.Run(name, func(t *testing.T) { states[name].check(t, rdb, l) })
 		}
 		require.NoError(t, rdb.Set(t.Context(), prefix+":string", "x", 0).Err())
 		assert.True(t, watch(t, rdb, prefix+":string").Gone, "it is no limiter's")

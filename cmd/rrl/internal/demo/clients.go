@@ -20,7 +20,7 @@ import (
 const keepAlive = time.Minute
 
 // closeTimeout bounds the work after a demo's context has ended.
-const closeTimeout = 2 * time.Second
+const closeTimeout = 5 * time.Second
 
 // A busy machine alone may keep an answer from coming in time. A client asks again after a pause, while
 // it has patience; a server inside this process has that for each call.
