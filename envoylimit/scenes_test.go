@@ -390,8 +390,7 @@ descriptors:
 		team=a, rrl_reservation=$a | 5; team=a, rrl_reservation=$b | 20; team=a, rrl_reservation=none | 30 -> OK: OK OK OK
 		team=a | 0 -> OK: OK 450/1000`},
 
-	// The request's cost is the estimate. What refuses beside a reservation charges nothing, and an override reserves no more
-	// than there is.
+	// The request's cost is the estimate. What refuses beside a reservation charges nothing; an override reserves only what there is.
 	"EstimateOfTheRequest": {limits: llm, steps: `
 		user=ann | 150; user_calls=ann -> OK: OK 50/200 OK 29/30 as $a
 		user=ann; user_calls=ann -> OVER: OVER 0/200 OK 29/30

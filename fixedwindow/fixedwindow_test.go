@@ -135,9 +135,8 @@ func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
-// A value written by hand, or whose writer crashed before EXPIRE, such as a counter's, refuses for ever. A window belongs to those
-// who opened it: its end stays where it is, unless it is further away than a window of ours can end. By a clock that has gone
-// back it may be by any time.
+// A value written by hand, or whose writer crashed before EXPIRE, refuses for ever. A window belongs to those who opened it: its end
+// stays where it is, unless it is further away than a window of ours can end, as by a clock that has gone back.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, map[string]time.Duration{

@@ -177,8 +177,7 @@ func TestUnaryServer_TellsClientsWhenToRetry(t *testing.T) {
 	})
 }
 
-// A stream takes its permits once, or with WithPerMessage for each message too. A handler gets a refusal again. Trailers tell of the
-// last decision.
+// A stream takes its permits once, or with WithPerMessage for each message too. Trailers tell of the last decision.
 func TestStreamServer(t *testing.T) {
 	t.Parallel()
 	bySize := grpclimit.WithCost(func(_ context.Context, call grpclimit.Call) (int64, error) {

@@ -307,8 +307,7 @@ func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
 	}
 }
 
-// Answers that are lost on the way to either of the nodes that have a log and its threshold leave the decision right, and its
-// permits taken once.
+// Answers lost on the way to either of the nodes of a log and its threshold leave the decision right, and taken once.
 func TestAnswersLostOfALogAndItsThreshold(t *testing.T) {
 	t.Parallel()
 	addr, direct, ctx := redistest.Shared(t).Addr(), redistest.Redis(t), t.Context()

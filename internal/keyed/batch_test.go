@@ -13,8 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Close looks at a lane once. A request that was let in before and gathers after that fails all the same, and those that come
-// then are not let in.
+// Close looks at a lane once. A request let in before that gathers later fails all the same, and none is let in then.
 func TestClose_FailsARequestThatComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

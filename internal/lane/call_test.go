@@ -355,8 +355,7 @@ var commandTests = map[string]rigTest{
 		time.Sleep(time.Second)
 		assert.Equal(t, []any{"1", nil}, r.direct.MGet(t.Context(), keyOf(0), keyOf(1)).Val())
 	}},
-	// A call that has waited for all its time when a flight could take it is not sent: the attempt would be given up at once,
-	// and its outcome unknown.
+	// A call whose time was over when a flight could take it is not sent: it would be given up at once, its outcome unknown.
 	"whose time is over are not sent": {conditions{}, 2, func(t *testing.T, r *rig) {
 		time.Sleep(script.DefaultTimeout)
 		for i, wanted := range []func() bool{nil, func() bool { return true }} {
@@ -418,8 +417,7 @@ var commandTests = map[string]rigTest{
 		time.Sleep(script.DefaultTimeout)
 		assert.Len(t, r.Sizes(), 1)
 	}},
-	// Those whose callers go away are not kept until a flight takes them: with a server that is slow to answer that may be
-	// long. The others are sent.
+	// Those whose callers go away are not kept until a slow server's flight takes them. The others are sent.
 	"cancelled are forgotten before the next flight": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
 		const stay = 10
 		call := func(i int) { assert.NoError(t, limitertest.Second(r.lanes.Run(t.Context(), commandOf(i)))) }

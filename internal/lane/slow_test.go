@@ -24,8 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// slow is a server that runs one script after another, and serves its connections in turn, as Redis does: each
-// turn takes what a read brings.
+// slow is a server that runs one script after another, and takes what a read brings of its connections in turn, as Redis does.
 type slow struct {
 	wire time.Duration // there and back
 	cost time.Duration // of a script

@@ -66,8 +66,7 @@ func TestSettle_FindsHeldReservationAmongMany(t *testing.T) {
 	}
 }
 
-// A settlement that was on its way for three seconds finds its reservation, though others have taken permits off it, and
-// many were granted some since.
+// A settlement that takes three seconds finds its reservation, though others took permits off it and many were granted some since.
 func TestSettle_FindsReservationThoughItsCallTookLong(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []codec.Layout{codec.LayoutB, codec.LayoutC, codec.LayoutD1, codec.LayoutD2} {

@@ -376,8 +376,7 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 	})
 }
 
-// All limiters behave alike while Redis is away, also one of another module, and one that waits for permits itself: see
-// [middlewaretest.Outages].
+// All limiters behave alike while Redis is away, also one of another module, and one that waits by itself: see [middlewaretest.Outages].
 func TestOutages(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"keyed", "fixedwindow", "slidinglog", "tokenbucket", "foreign", "waits"} {

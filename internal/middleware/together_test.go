@@ -274,9 +274,8 @@ func TestPolicies_ShadowCountsWhatTheOthersLetPass(t *testing.T) {
 	}
 }
 
-// An estimate above the limit takes the whole limit, whatever that is at the moment, and is settled like others. A limiter that is
-// asked again for it, since it was too high or can't be reserved, has the timeout once. The fallback has it again, and what comes
-// too late is given back.
+// An estimate above the limit takes all of it, and is settled like others. A limiter that is asked again for it, since it was too
+// high or can't be reserved, has the timeout once, the fallback again; what comes too late is given back.
 func TestPolicies_EstimateAboveTheLimit(t *testing.T) {
 	t.Parallel()
 	const ms, most = time.Millisecond, 1 << 40

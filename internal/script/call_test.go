@@ -472,8 +472,7 @@ func TestNewConn_KnowsTheOptionsOfAWrapper(t *testing.T) {
 	}
 }
 
-// A step's time begins with the answer before it: it may have to wait until it is sent. But a caller whose permits may be
-// taken gets to know in time.
+// A step's time begins with the answer before it. But a caller whose permits may be taken gets to know in time.
 func TestCall_EachStepHasTimeButInDoubtNoMoreThanTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,8 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// A caller's deadline is a net.Error, and yet no outage: no policy may answer in its place. What the caller was granted
-// meanwhile goes back.
+// A caller's deadline is a net.Error, and yet no outage: no policy may answer for it. What was granted meanwhile goes back.
 func TestContext_EndsInFlight(t *testing.T) {
 	t.Parallel()
 	type row struct {

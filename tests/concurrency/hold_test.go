@@ -93,8 +93,7 @@ func TestHold_SettleChargesWhatWasUsed(t *testing.T) {
 	})
 }
 
-// Migrate gives members of older layouts other ids. Such a reservation is held until its hold is over, and what was used
-// is charged beside it.
+// Migrate gives members of older layouts other ids: such a reservation is held to its end, and what was used charged beside it.
 func TestHold_SettleChargesWhatWasUsedAfterMigrate(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"3.15.5", "3.16.8", "3.20.1"} {

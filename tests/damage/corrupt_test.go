@@ -106,8 +106,7 @@ type corruption struct {
 // A damage changes what Redis holds of a limiter.
 type damage func(t *testing.T, d damaged)
 
-// run is the damage of a command. config, value and permits stand for the keys in use, and a duration for the score of a member of that
-// age.
+// run is the damage of a command: config, value and permits are the keys in use, a duration is the score of a member of that age.
 func run(args ...any) damage {
 	return func(t *testing.T, d damaged) {
 		words := slices.Clone(args)

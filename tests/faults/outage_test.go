@@ -389,8 +389,7 @@ func TestHungServer_CallsEndInTime(t *testing.T) {
 	})
 }
 
-// A gRPC client resets its stream when its deadline is over, so that its server sees a context that is canceled, just before
-// its own deadline.
+// A gRPC client resets its stream when its deadline is over: the server sees a context canceled just before its own deadline.
 func TestDeadlinesOpenTheBreaker_IfTheClientCancels(t *testing.T) {
 	t.Parallel()
 	eachOfKeys(t, 5, limit.FailOpen(), func(t *testing.T, s *scene, l limit.Returner) {

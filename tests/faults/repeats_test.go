@@ -22,8 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// Whatever its attempts meet, and with each layout of members, a call happens once. One that is not repeated says so if it
-// can't know whether it has.
+// Whatever its attempts meet, and with each layout, a call happens once. One that is not repeated says if it can't know that.
 func TestVerb_HappensOnce(t *testing.T) {
 	t.Parallel()
 	for _, fault := range slices.Concat(lossy, tardy, twice) {
@@ -210,8 +209,7 @@ func TestVerb_LateRequestTakesNothing(t *testing.T) {
 	})
 }
 
-// The same for a change between an attempt whose answer was lost and its repeat, by another Client. A member in one limiter
-// shows that all were charged.
+// The same for another Client's change between an attempt whose answer was lost and its repeat: all were charged if one was.
 func TestVerb_HappensOnceThoughOthersInterfere(t *testing.T) {
 	t.Parallel()
 	rate := func(rate int64, opts ...rratelimiter.RateOption) func(*testing.T, *bundle) {

@@ -37,8 +37,7 @@ var leaks = []string{"attempt to", "bad argument", "user_script", "<string>", "u
 
 var names atomic.Int64
 
-// place is where a fuzz target works: a limiter with a name of its own on a server that others use. Its callers hold what was taken
-// within one interval.
+// place is where a fuzz target works: a limiter of its own on a shared server. Its callers hold what they took within one interval.
 type place struct {
 	t   *testing.T
 	ctx context.Context

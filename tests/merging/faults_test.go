@@ -29,12 +29,10 @@ const (
 	together = 20
 )
 
-// once is the most members after a merging call: those that stay exact, and what was granted since, which is less than half
-// of what the next one takes.
+// once is the most members after a merging call: those that stay exact, and less than half of what the next one takes.
 const once = few + together/2
 
-// A scene is a limiter in a bubble whose Client reaches a miniredis through a proxy. It counts what is held. A slice of the
-// interval is longer than a test.
+// A scene is a limiter in a bubble whose Client reaches a miniredis by a proxy. A slice of the interval is longer than a test.
 type scene struct {
 	*limitertest.HeldScene
 

@@ -128,8 +128,7 @@ var usages = []usage{
 	{"the same, by three gateways", true, 3 * 256, gateway, 3, 2300, 43200 * time.Millisecond, requests, 0, false},
 }
 
-// run uses the limits, by handles with these options, and returns the members of their sets at the end, and the most that
-// the first of them had.
+// run uses the limits by handles with these options; it returns their sets' members at the end, and the most the first had.
 func (u *usage) run(t *testing.T, opts ...rratelimiter.LimiterOption) (sets [][]redis.Z, most int64) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := limitertest.FarAway(t, u.trip)

@@ -171,8 +171,7 @@ func peeksAndTakes(permits int64) step {
 	}
 }
 
-// Of a set that one call does not read Peek answers what Take answers too: tests/hostile has smaller ones. TakeUpTo takes what
-// is free then.
+// Of a set that one call does not read Peek answers what Take does (tests/hostile has smaller ones); TakeUpTo takes what is free.
 func TestPeekAnswersWhatTakeWould(t *testing.T) {
 	t.Parallel()
 	all := map[string]scenario{}
@@ -344,8 +343,7 @@ func (p *play) nextID() []byte {
 	return []byte{id[0], byte(next), byte(next >> 8), byte(next >> 16)}
 }
 
-// meets gives another Client the Client's next member, if that is of so many permits. It was written no moment ago: it is no copy of the
-// next request.
+// meets gives another Client the Client's next member, if that is of so many permits, too long ago for a copy of the next request.
 func meets(permits uint32) step {
 	return func(p *play) {
 		p.add(minute, string(limitertest.Must(codec.Append(nil, codec.LayoutB, p.nextID(), permits))(p)))

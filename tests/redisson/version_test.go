@@ -109,8 +109,7 @@ func TestExpiredMembers_AreSweptBesideRedissonBefore335(t *testing.T) {
 	})
 }
 
-// sweeps checks that what ran out while the value sufficed piles up to a 64th of the rate at most, or 16: a Redisson sweeps all of it in
-// one call.
+// sweeps checks that what ran out piles up to a 64th of the rate at most, or 16: a Redisson sweeps all of it in one call.
 func sweeps(rate, most int64) scenario {
 	return scenario{cfg: every(rate, second), steps: []step{times(300, take(1), wait(1100*ms), func(p *play) {
 		assert.LessOrEqual(p, p.rdb.ZCard(p.Context(), p.keys().Permits).Val(), most+1)

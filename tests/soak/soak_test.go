@@ -138,8 +138,7 @@ func soak(t *testing.T, rdb redistest.Client, length, pause time.Duration, busy 
 	require.Eventually(t, func() bool { return len(rdb.Keys(context.WithoutCancel(ctx), "*").Val()) == 0 }, 2*time.Minute, time.Second, "keys that stay")
 }
 
-// Keys that are used once are forgotten, by the Client and by Redis. A Keyed remembers them for some minutes, so each time
-// has one of its own.
+// Client and Redis forget keys that are used once. A Keyed remembers them for some minutes, so each time has its own.
 func TestKeysUsedOnceLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
 	redistest.SkipShort(t, "many keys")
 	rdb := connected(t)

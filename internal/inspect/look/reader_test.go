@@ -331,8 +331,7 @@ func (s state) check(t *testing.T, rdb redistest.Client, l *Limiter) {
 	assert.Equal(t, []any{l.Broken, l.Free}, []any{p.Broken, p.Free})
 }
 
-// A limiter whose calls fail is shown as broken and first, by whatever reads it. What only looks a little like a limiter is an
-// application's.
+// A limiter whose calls fail is broken and first, by whatever reads it. What only looks like a limiter is an application's.
 func TestLimiters_InEachState(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {

@@ -343,8 +343,7 @@ func (k Kind[O, K]) testWaits(t *testing.T) {
 	}
 }
 
-// A KeyedLimiter waits by itself: in order, and woken by a release. A request whose deadline comes too early ends at once,
-// with what a refusal says.
+// A KeyedLimiter waits by itself: in order, and woken by a release. If the deadline comes too early, the request ends at once.
 func (k Kind[O, K]) testWaitsInOrder(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
 		keyed := limitertest.NewClient(t, rdb).Keyed("", rratelimiter.PerMinute(1))

@@ -28,8 +28,7 @@ var names = map[string]calls.Name{
 	"delete": calls.Delete, "rename": calls.Rename,
 }
 
-// Do has a Client's handle do an operation, now being base, and returns what it says. Handles must be WithExact, since the model
-// merges nothing.
+// Do has a Client's handle do an operation, now being base. Handles must be WithExact, since the model merges nothing.
 func Do(ctx context.Context, client *rratelimiter.Client, l *rratelimiter.RateLimiter, op Op, base int64) Answer {
 	if op.Do == "settle" {
 		return op.says(calls.Answer{Err: op.Settle(ctx, l)})

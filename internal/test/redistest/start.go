@@ -157,9 +157,8 @@ func valueOf[T any](opt *T) T {
 	return *opt
 }
 
-// supervise runs "$@" until the shell's standard input ends, that is until this process closes its end of the pipe or dies, by
-// whatever signal. Then the program goes, and the directory with it, unless the last word was to keep that. The shell ends as
-// soon as the program has.
+// supervise runs "$@" until the shell's standard input ends: this process closes its end of the pipe, or dies. Then the program goes, and
+// the directory with it unless the last word was to keep that. The shell ends as soon as the program has.
 const supervise = `
 dir=$1; shift
 exec 3<&0 4>&2 2>/dev/null
