@@ -145,6 +145,18 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	assert.True(t, slices.IsSortedFunc(all, time.Time.Compare))
 }
 
+// An older request that is refused late has the first place for an interval of its own.
+func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
+	t.Parallel()
+	var l line
+	at := func(second time.Duration) time.Time { return time.Unix(0, 0).Add(second * time.Second) }
+	l.enter(&request{place: place{since: at(1)}}, lane.Result{}, 10*time.Second, time.Time{}, at(2))
+	require.True(t, l.asksForAll(at(12)))
+	l.enter(&request{place: place{since: at(0)}}, lane.Result{}, 10*time.Second, time.Time{}, at(12))
+	assert.False(t, l.asksForAll(at(21)))
+	assert.True(t, l.asksForAll(at(22)))
+}
+
 // A grant whose answer is lost is looked for though its caller's patience has ended meanwhile, and goes back.
 func TestAcquire_LostGrantOfGoneCallerGoesBack(t *testing.T) {
 	t.Parallel()

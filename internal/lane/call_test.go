@@ -284,6 +284,11 @@ func commandOf(i int) *script.Call {
 	return &script.Call{Script: limitertest.Incr, Keys: script.KeysOf(keyOf(i)), Args: script.Constant{}}
 }
 
+func alive(all []weak.Pointer[script.Keys]) int {
+	runtime.GC()
+	return len(slices.DeleteFunc(all, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil }))
+}
+
 var commandTests = map[string]rigTest{
 	// What comes by the thousands at a distance is done by flights of a bounded size, and does not keep decisions waiting behind all of it.
 	"go together": {conditions{trip: 10 * time.Millisecond}, 20, func(t *testing.T, r *rig) {
@@ -312,6 +317,9 @@ var commandTests = map[string]rigTest{
 			c.Repeat = i%2 == 0
 			r.Go(func() { assert.NoError(t, limitertest.Second(r.lanes.Run(t.Context(), c))) })
 		}
+		synctest.Wait()
+		r.mustAsk(t, 4000)
+		assert.LessOrEqual(t, time.Since(start), 200*time.Millisecond, "a decision is not behind all of them")
 		r.Wait()
 		assert.LessOrEqual(t, time.Since(start), 800*time.Millisecond)
 	}},
@@ -340,6 +348,18 @@ var commandTests = map[string]rigTest{
 		close(r.Hold)
 		r.Wait()
 		assert.Equal(t, []int{1, 2}, r.Sizes())
+	}},
+	// Finished calls are forgotten even while a server sends no answers and reads nothing more.
+	"that are over are forgotten": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
+		var kept []weak.Pointer[script.Keys]
+		for i := range 600 {
+			c := commandOf(i)
+			kept = append(kept, weak.Make(c.Keys))
+			r.command(t.Context(), c, func(_ any, err error) { assert.ErrorIs(t, script.Outage(err), limit.ErrUnavailable) })
+			time.Sleep(script.DefaultTimeout * time.Duration(i%100/99))
+		}
+		assert.LessOrEqual(t, alive(kept), 200, "beside what is under way")
+		close(r.Hold)
 	}},
 	// A caller that goes away leaves no call behind that was not sent, and learns whether it may have run.
 	"cancelled before they are sent are not sent": {conditions{held: true}, 2, func(t *testing.T, r *rig) {
@@ -433,9 +453,7 @@ var commandTests = map[string]rigTest{
 		r.start(stay/2, func(i int) { call(stay/2 + i) })
 		cancel()
 		synctest.Wait()
-		runtime.GC()
-		kept = slices.DeleteFunc(kept, func(p weak.Pointer[script.Keys]) bool { return p.Value() == nil })
-		assert.LessOrEqual(t, len(kept), 2*stay)
+		assert.LessOrEqual(t, alive(kept), 2*stay)
 		close(r.Hold)
 		r.Wait()
 		assert.LessOrEqual(t, len(r.Sizes()), 3)

@@ -354,6 +354,11 @@ func TestReplicas_EventsSayWhetherTheyKeepUp(t *testing.T) {
 		_, _ = again.by(r)
 		assert.ErrorIs(t, again.call.Short, limit.ErrNotReplicated)
 		assert.ErrorContains(t, again.call.Short, "too often")
+		r.Answer(func(cmds []redis.Cmder, _ error) error {
+			assert.Len(t, cmds, 1, "what decides nothing does not wait for them")
+			return nil
+		})
+		_, _ = newAsk("key", script.Call{}).by(r)
 	})
 }
 

@@ -124,10 +124,11 @@ func TestPolicies_GivingBackOutlivesTheRequest(t *testing.T) {
 			s.handle = func(context.Context) { t.Error("it got through") }
 			ctx, cancel := middlewaretest.Ending(t.Context(), -row.leaves)
 			start := time.Now()
-			v, _ := s.ask(ctx, request{})
+			v, questions := s.ask(ctx, request{})
 			cancel()
 			assert.Equal(t, row.leaves > 0, v.Gone, name)
 			assert.Equal(t, cmp.Or(row.leaves, time.Second), time.Since(start), name)
+			require.NoError(t, s.GiveBack(t.Context(), questions), "nothing more")
 			assert.Len(t, quick.GivenBack(), 1, name)
 			assert.Empty(t, late.GivenBack(), name)
 			time.Sleep(time.Hour)

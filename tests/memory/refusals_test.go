@@ -163,6 +163,24 @@ func TestRefusalsEndWithChangesOfTheirClient(t *testing.T) {
 	})
 }
 
+// A change ends them when it takes effect, though its caller has left by then.
+func TestRefusalsEndWithChangeOfGoneCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, arrive := newRefusalScene(t, limitertest.Every(5, time.Hour)), make(chan struct{})
+		limitertest.MustAcquire(t, s.Other, 5)
+		s.Proxy.OnCommand(redistest.Nth(1, lua.SetRate.SHA, redistest.Late.When(arrive)))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.plain.SetRate(ctx, limitertest.Every(5, time.Hour)), limit.ErrUnknownOutcome)
+		assert.False(t, s.mustAsk(t, 1))
+		s.remembers(t, 1)
+		close(arrive)
+		synctest.Wait()
+		assert.True(t, s.mustAsk(t, 1))
+	})
+}
+
 // also asks for permits of the scene's limiter and of another at once.
 func (s *scene) also(t *testing.T, permits int64) bool {
 	t.Helper()
