@@ -348,10 +348,7 @@ func changeThreshold(t *testing.T, h limittest.History, l *slidinglog.Limiter, h
 
 func TestTurnsWithTheArticles(t *testing.T) {
 	t.Parallel()
-	for name, thresholds := range map[string]bool{"one limit": false, "thresholds": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limittest.Turns{Limiter: "slidinglog, " + name, Play: play(thresholds)}.Take(t)
-		})
-	}
+	limitertest.Named(t, map[string]bool{"one limit": false, "thresholds": true}, func(t *testing.T, name string, thresholds bool) {
+		limittest.Turns{Limiter: "slidinglog, " + name, Play: play(thresholds)}.Take(t)
+	})
 }

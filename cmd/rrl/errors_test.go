@@ -164,25 +164,22 @@ const rrlRights = "+scan +multi +exec +hexists"
 
 func TestEachCommandOnEachTopology(t *testing.T) {
 	t.Parallel()
-	for name, start := range topologies {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := start(t)
-			s.t = t
-			keys := []string{"k1"}
-			if name == "ring" || name == "cluster" {
-				keys = append(keys, "k2", "k3", "k4") // they fall to all of three servers
-			}
-			life := limitertest.Must(os.ReadFile("testdata/life.txt"))(t)
-			for _, key := range keys {
-				s.play(string(life), "NAME", key)
-			}
-			s.play(string(limitertest.Must(os.ReadFile("testdata/many.txt"))(t)), "NOW", fmt.Sprint(time.Now().UnixMilli()))
-			doctor := s.rrl("doctor api:* --json")
-			assert.NotEqual(t, exitError, doctor.code, "%+v", doctor) // of slow round trips, as a busy machine's, it warns
-			assert.Contains(t, doctor.stdout, `"checked":6,`)
-		})
-	}
+	limitertest.Named(t, topologies, func(t *testing.T, name string, start func(*testing.T) servers) {
+		s := start(t)
+		s.t = t
+		keys := []string{"k1"}
+		if name == "ring" || name == "cluster" {
+			keys = append(keys, "k2", "k3", "k4") // they fall to all of three servers
+		}
+		life := limitertest.Must(os.ReadFile("testdata/life.txt"))(t)
+		for _, key := range keys {
+			s.play(string(life), "NAME", key)
+		}
+		s.play(string(limitertest.Must(os.ReadFile("testdata/many.txt"))(t)), "NOW", fmt.Sprint(time.Now().UnixMilli()))
+		doctor := s.rrl("doctor api:* --json")
+		assert.NotEqual(t, exitError, doctor.code, "%+v", doctor) // of slow round trips, as a busy machine's, it warns
+		assert.Contains(t, doctor.stdout, `"checked":6,`)
+	})
 }
 
 func TestList_MigratingLimiterIsListedOnce(t *testing.T) {

@@ -379,40 +379,37 @@ func escaped(t *testing.T, f limit.Failure, s *server, test func(t *testing.T, s
 // All limiters behave alike while Redis is away, also one of another module, and one that waits by itself: see [middlewaretest.Outages].
 func TestOutages(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"keyed", "fixedwindow", "slidinglog", "tokenbucket", "foreign", "waits"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			middlewaretest.Outages(t, middlewaretest.Guarded{
-				Fallbacks: true, Foreign: name == "foreign",
-				Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
-					t.Helper()
-					all := middlewaretest.Limiters(limitertest.NewClient(t, rdb), 8, time.Hour)
-					all["foreign"], all["waits"] = middlewaretest.Windowed{Limiter: all["keyed"], Span: time.Hour}, all["keyed"]
-					policies := named(all[name])
-					policies[0].Fallback = how.Fallback
-					s := newSite(t, policies, func(p *middleware.Policies[request]) { p.Failure = how.Failure })
-					return func(ctx context.Context) (bool, error) {
-						questions := limitertest.Must(s.Questions(request{}))(t)
-						var v middleware.Verdict
-						if name == "waits" {
-							questions[0].AskAndWait(ctx, 10*time.Millisecond, false)
-							v = s.Judge(questions)
-						} else {
-							v = s.AskAll(ctx, questions)
-						}
-						if v.News != nil {
-							assert.NotContains(t, v.News.Error(), "TakeReturnable", "which only middleware calls")
-							told(v.News)
-						}
-						if v.Closed {
-							return false, v.Failure
-						}
-						return !v.Refused, nil
+	limitertest.Each(t, limitertest.Rows("keyed", "fixedwindow", "slidinglog", "tokenbucket", "foreign", "waits"), func(t *testing.T, name string) {
+		middlewaretest.Outages(t, middlewaretest.Guarded{
+			Fallbacks: true, Foreign: name == "foreign",
+			Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, told func(error)) middlewaretest.Asking {
+				t.Helper()
+				all := middlewaretest.Limiters(limitertest.NewClient(t, rdb), 8, time.Hour)
+				all["foreign"], all["waits"] = middlewaretest.Windowed{Limiter: all["keyed"], Span: time.Hour}, all["keyed"]
+				policies := named(all[name])
+				policies[0].Fallback = how.Fallback
+				s := newSite(t, policies, func(p *middleware.Policies[request]) { p.Failure = how.Failure })
+				return func(ctx context.Context) (bool, error) {
+					questions := limitertest.Must(s.Questions(request{}))(t)
+					var v middleware.Verdict
+					if name == "waits" {
+						questions[0].AskAndWait(ctx, 10*time.Millisecond, false)
+						v = s.Judge(questions)
+					} else {
+						v = s.AskAll(ctx, questions)
 					}
-				},
-			})
+					if v.News != nil {
+						assert.NotContains(t, v.News.Error(), "TakeReturnable", "which only middleware calls")
+						told(v.News)
+					}
+					if v.Closed {
+						return false, v.Failure
+					}
+					return !v.Refused, nil
+				}
+			},
 		})
-	}
+	})
 }
 
 func TestAskAndWait_MeetsAnOutageOnce(t *testing.T) {

@@ -31,52 +31,49 @@ func TestContext_EndsInFlight(t *testing.T) {
 	}
 	all := []string{"TryAcquireAll", "TakeAll", "ReserveAll"}
 	settling := []string{"Settle", "Cancel", "undo", "Renew"} // they go on without their caller
-	for name, open := range limitertest.Calls() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Bubbles(t, map[string]row{
-				"sent": {rratelimiter.Overall, true}, "sent, PerClient": {rratelimiter.PerClient, true}, "behind others": {},
-			}, func(t *testing.T, row row) {
-				s := limitertest.NewHeldScene(t, rratelimiter.Config{Type: row.kind, Rate: 10, Interval: time.Hour})
-				limitertest.MustAcquire(t, s.RateLimiter, 1)
-				call := open(t, s.Client, s.RateLimiter)
-				held := make(chan struct{})
-				s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
-				unknown := !limitertest.Reads[name] && !limitertest.Acquires[name] && !slices.Contains(all, name)
-				if !row.sent {
-					other := limitertest.ByDefault(s.Client, "other", limitertest.Every(10, time.Hour))
-					s.Go(func() (bool, error) { return other.TryAcquire(t.Context(), 1, 0) })
-					unknown = slices.Contains(settling, name)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
-				defer cancel()
-				c := s.Go(func() (bool, error) { return false, call(ctx) })
-				assert.Equal(t, "waits", c.Outcome())
-				s.Until(900 * ms)
-				c.RequireEnd(t, context.DeadlineExceeded, 300*ms)
-				end, _ := c.Ended()
-				require.NotErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
-				assert.Equal(t, unknown, errors.Is(end.Err, rratelimiter.ErrUnknownOutcome), "a write that was sent may have run: %v", end.Err)
-				checkPair := func(inUse int64) {
-					synctest.Wait()
-					keys := limitertest.LimiterKeys(t, s.Mini, s.Name())
-					pair := keys[len(keys)-2:] // the client's own, or all clients'
-					value, _ := limitertest.StoredValue(t, s.Mini, pair[1])
-					assert.Equal(t, inUse, limitertest.InUse(t, s.Mini, pair[0]))
-					assert.Equal(t, 10-inUse, value)
-				}
-				takes := limitertest.Acquires[name] || slices.Contains(all, name)
-				if takes && row.sent {
-					checkPair(2)
-				}
-				close(held)
-				if takes {
-					checkPair(1)
-				}
-				require.NoError(t, s.Client.Close(t.Context()))
-			})
+	limitertest.Named(t, limitertest.Calls(), func(t *testing.T, name string, open limitertest.Call) {
+		limitertest.Bubbles(t, map[string]row{
+			"sent": {rratelimiter.Overall, true}, "sent, PerClient": {rratelimiter.PerClient, true}, "behind others": {},
+		}, func(t *testing.T, row row) {
+			s := limitertest.NewHeldScene(t, rratelimiter.Config{Type: row.kind, Rate: 10, Interval: time.Hour})
+			limitertest.MustAcquire(t, s.RateLimiter, 1)
+			call := open(t, s.Client, s.RateLimiter)
+			held := make(chan struct{})
+			s.Proxy.OnCommand(redistest.Nth(1, "evalsha", redistest.Pass.When(held)))
+			unknown := !limitertest.Reads[name] && !limitertest.Acquires[name] && !slices.Contains(all, name)
+			if !row.sent {
+				other := limitertest.ByDefault(s.Client, "other", limitertest.Every(10, time.Hour))
+				s.Go(func() (bool, error) { return other.TryAcquire(t.Context(), 1, 0) })
+				unknown = slices.Contains(settling, name)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
+			defer cancel()
+			c := s.Go(func() (bool, error) { return false, call(ctx) })
+			assert.Equal(t, "waits", c.Outcome())
+			s.Until(900 * ms)
+			c.RequireEnd(t, context.DeadlineExceeded, 300*ms)
+			end, _ := c.Ended()
+			require.NotErrorIs(t, end.Err, rratelimiter.ErrUnavailable)
+			assert.Equal(t, unknown, errors.Is(end.Err, rratelimiter.ErrUnknownOutcome), "a write that was sent may have run: %v", end.Err)
+			checkPair := func(inUse int64) {
+				synctest.Wait()
+				keys := limitertest.LimiterKeys(t, s.Mini, s.Name())
+				pair := keys[len(keys)-2:] // the client's own, or all clients'
+				value, _ := limitertest.StoredValue(t, s.Mini, pair[1])
+				assert.Equal(t, inUse, limitertest.InUse(t, s.Mini, pair[0]))
+				assert.Equal(t, 10-inUse, value)
+			}
+			takes := limitertest.Acquires[name] || slices.Contains(all, name)
+			if takes && row.sent {
+				checkPair(2)
+			}
+			close(held)
+			if takes {
+				checkPair(1)
+			}
+			require.NoError(t, s.Client.Close(t.Context()))
 		})
-	}
+	})
 }
 
 var leaveTests = map[string]limitertest.SceneTest[*limitertest.HeldScene]{
@@ -269,26 +266,23 @@ func TestContext_CancelledPartOfBatchIsGivenBack(t *testing.T) {
 func TestHooksSeeTheCallersContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	for name, call := range limitertest.Operations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			limitertest.Virtual(t, limitertest.KindsOfContext, func(t *testing.T, rdb redistest.Client, with func(context.Context) context.Context) {
-				l := limitertest.NewHandle(t, rdb, rratelimiter.WithExact()) // merging is no caller's
-				limitertest.MustTrySetRate(t, l, limitertest.Every(2, time.Second))
-				var calls, seen atomic.Int64
-				rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
-					calls.Add(1)
-					if ctx.Value(key{}) == name {
-						seen.Add(1)
-					}
-					return next()
-				}))
-				require.NoError(t, call(with(context.WithValue(t.Context(), key{}, name)), l))
-				assert.Positive(t, calls.Load())
-				assert.Equal(t, calls.Load(), seen.Load())
-			})
+	limitertest.Named(t, limitertest.Operations, func(t *testing.T, name string, call func(context.Context, *rratelimiter.RateLimiter) error) {
+		limitertest.Virtual(t, limitertest.KindsOfContext, func(t *testing.T, rdb redistest.Client, with func(context.Context) context.Context) {
+			l := limitertest.NewHandle(t, rdb, rratelimiter.WithExact()) // merging is no caller's
+			limitertest.MustTrySetRate(t, l, limitertest.Every(2, time.Second))
+			var calls, seen atomic.Int64
+			rdb.AddHook(redistest.Hook(func(ctx context.Context, _ []redis.Cmder, next func() error) error {
+				calls.Add(1)
+				if ctx.Value(key{}) == name {
+					seen.Add(1)
+				}
+				return next()
+			}))
+			require.NoError(t, call(with(context.WithValue(t.Context(), key{}, name)), l))
+			assert.Positive(t, calls.Load())
+			assert.Equal(t, calls.Load(), seen.Load())
 		})
-	}
+	})
 }
 
 func TestClose_WaitsForEveryCall(t *testing.T) {

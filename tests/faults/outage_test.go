@@ -249,21 +249,18 @@ func TestWithFailure_IsAlikeWhereverItIsSet(t *testing.T) {
 			return func(ctx context.Context) (bool, error) { return taking(ctx, l)() }
 		}
 	}
-	for name, open := range rows {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			middlewaretest.Outages(t, middlewaretest.Guarded{
-				Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, _ func(error)) middlewaretest.Asking {
-					t.Helper()
-					policy := rratelimiter.WithFailure(*how.Failure)
-					if strings.HasPrefix(name, "Client") {
-						return open(limitertest.NewClient(t, rdb, policy), policy)
-					}
-					return open(limitertest.NewClient(t, rdb), policy)
-				},
-			})
+	limitertest.Named(t, rows, func(t *testing.T, name string, open opener) {
+		middlewaretest.Outages(t, middlewaretest.Guarded{
+			Open: func(t *testing.T, rdb redistest.Client, how middlewaretest.Instead, _ func(error)) middlewaretest.Asking {
+				t.Helper()
+				policy := rratelimiter.WithFailure(*how.Failure)
+				if strings.HasPrefix(name, "Client") {
+					return open(limitertest.NewClient(t, rdb, policy), policy)
+				}
+				return open(limitertest.NewClient(t, rdb), policy)
+			},
 		})
-	}
+	})
 }
 
 // hanging makes of a client's server one that hangs, while it is on: go-redis waits for its default timeouts, and can't be interrupted.

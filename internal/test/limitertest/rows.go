@@ -24,10 +24,16 @@ import (
 // Each runs test for each row, as a parallel subtest.
 func Each[R any](t *testing.T, rows map[string]R, test func(t *testing.T, row R)) {
 	t.Helper()
+	Named(t, rows, func(t *testing.T, _ string, row R) { test(t, row) })
+}
+
+// Named is Each for a test that needs a row's name.
+func Named[R any](t *testing.T, rows map[string]R, test func(t *testing.T, name string, row R)) {
+	t.Helper()
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, row)
+			test(t, name, row)
 		})
 	}
 }

@@ -311,17 +311,14 @@ func TestSelfTest_PassesOnServers(t *testing.T) {
 	if topology := redistest.CurrentTopology(t); !strings.Contains(string(topology), "acl") {
 		all["by "+string(topology)] = redistest.CurrentClient // in each cell of make test-matrix
 	}
-	for name, start := range all {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rdb := start(t)
-			r := selfTested(t, rdb)
-			assert.Contains(t, []Level{Fine, Note}, r.Worst, "%+v", r.Findings)
-			if name != "least rights" {
-				assert.Empty(t, redistest.Keys(t, rdb, "*rrl-self-test*"))
-			}
-		})
-	}
+	limitertest.Named(t, all, func(t *testing.T, name string, start func(testing.TB) redistest.Client) {
+		rdb := start(t)
+		r := selfTested(t, rdb)
+		assert.Contains(t, []Level{Fine, Note}, r.Worst, "%+v", r.Findings)
+		if name != "least rights" {
+			assert.Empty(t, redistest.Keys(t, rdb, "*rrl-self-test*"))
+		}
+	})
 }
 
 // A server that stops says nothing of what comes after, nor one that refuses this user.
