@@ -61,13 +61,10 @@ func sharing(version string) []rratelimiter.Option {
 
 func TestTurns(t *testing.T) {
 	t.Parallel()
-	for _, version := range releases(t) {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			peer := startDriver(t, version)
-			playTurns(t, fleet{javas: []*javaDriver{peer, peer}, oldest: version})
-		})
-	}
+	limitertest.Each(t, limitertest.Rows(releases(t)...), func(t *testing.T, version string) {
+		peer := startDriver(t, version)
+		playTurns(t, fleet{javas: []*javaDriver{peer, peer}, oldest: version})
+	})
 }
 
 // TestRowsTakenForPermits: Redisson 3.16.2 to 3.34 counts rows instead of permits, when it corrects a value above the rate.

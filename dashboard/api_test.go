@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -467,8 +466,7 @@ func testStreamEndsWhenViewerIsLoggedOut(t *testing.T) {
 			return "ann", nil
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-	defer cancel()
+	ctx := limitertest.Within(t, time.Hour)
 	s.do(httptest.NewRequestWithContext(ctx, http.MethodGet, "/api/limiters/stream", http.NoBody))
 	assert.WithinDuration(t, until, time.Now(), 2*time.Minute)
 }

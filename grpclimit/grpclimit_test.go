@@ -515,8 +515,7 @@ func TestWithWait_PlacesBesideARate(t *testing.T) {
 		start := time.Now()
 		calls := limitertest.Go(func() { limitertest.Together(3, func(int) { assert.NoError(t, check(t.Context(), conn)) }) })
 		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
+		ctx := limitertest.Within(t, 100*time.Millisecond)
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(check(ctx, conn)))
 		assert.Equal(t, 100*time.Millisecond, time.Since(start).Truncate(10*time.Millisecond))
 		<-calls

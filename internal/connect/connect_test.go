@@ -40,8 +40,7 @@ func dial(t *testing.T, o connect.Options) (*connect.Connection, error) {
 	if o.Getenv == nil {
 		o.Getenv = variable("", "")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := limitertest.Within(t, time.Minute)
 	conn, err := o.Open(ctx)
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })

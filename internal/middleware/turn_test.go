@@ -80,8 +80,7 @@ func TestTurn_WaitsForPlaces(t *testing.T) {
 	}, func(t *testing.T, rdb redistest.Client, policies func(*rratelimiter.Client) []policy) {
 		of := policies(limitertest.NewClient(t, rdb))
 		s := newSite(t, of)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
+		ctx := limitertest.Within(t, 5*time.Minute)
 		var handled, most atomic.Int64
 		var order redistest.List[int]
 		start := time.Now()
@@ -171,8 +170,7 @@ var turns = limitertest.Tests[redistest.Client]{
 	// Requests of two programs that want the same two places and first get one each do not wait for each other.
 	"WantsTwoPlaces": func(t *testing.T, _ redistest.Client) {
 		first, second := new(onePlace), new(onePlace)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
+		ctx := limitertest.Within(t, 5*time.Second)
 		program := func() {
 			s := newSite(t, inFlight(named(first, second), 0, 1))
 			assert.NoError(t, limitertest.Second(s.wait(ctx, request{}, nil)))

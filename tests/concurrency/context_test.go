@@ -46,8 +46,7 @@ func TestContext_EndsInFlight(t *testing.T) {
 				s.Go(func() (bool, error) { return other.TryAcquire(t.Context(), 1, 0) })
 				unknown = slices.Contains(settling, name)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 300*ms)
-			defer cancel()
+			ctx := limitertest.Within(t, 300*ms)
 			c := s.Go(func() (bool, error) { return false, call(ctx) })
 			assert.Equal(t, "waits", c.Outcome())
 			s.Until(900 * ms)
@@ -516,13 +515,11 @@ func TestClose_DoesNotWaitForCallersThatHaveGone(t *testing.T) {
 		both := limitertest.Claims(1, limitertest.ByDefault(c, "{a}1", cfg), limitertest.ByDefault(c, "{a}2", cfg))
 		for range 20 {
 			limitertest.Together(100, func(int) {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
+				ctx := limitertest.Within(t, time.Second)
 				assert.Error(t, limitertest.Second(c.TakeAll(ctx, both...)))
 			})
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
+		ctx := limitertest.Within(t, 2*time.Minute)
 		assert.NoError(t, c.Close(ctx))
 	})
 }

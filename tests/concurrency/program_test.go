@@ -426,8 +426,7 @@ func TestShadowWhileRedisHangs(t *testing.T) {
 			limitertest.MustAcquire(t, plain, 1)
 			assert.True(t, limittest.Take(t, window, name, 1).Granted)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
-		defer cancel()
+		ctx := limitertest.Within(t, 20*ms)
 		plain = limitertest.NewClient(t, rdb, rratelimiter.WithShadow()).RateLimiter(name)
 		require.Error(t, limitertest.Second(plain.TryAcquire(ctx, 1, 0)), "no one waits for the answer any more")
 	})

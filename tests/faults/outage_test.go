@@ -62,8 +62,7 @@ func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 
 func within[T any](t testing.TB, d time.Duration, call func(ctx context.Context) (T, error)) (T, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	defer cancel()
+	ctx := limitertest.Within(t, d)
 	return call(ctx)
 }
 

@@ -87,8 +87,7 @@ func TestLeasesObeyTheLimit(t *testing.T) {
 		rdb, m := redistest.Mini(t)
 		name := redistest.Name(t)
 		used := &usage{start: time.Now()}
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*ms)
-		defer cancel()
+		ctx := limitertest.Within(t, 1500*ms)
 		var clients []*rratelimiter.Client
 		var callers sync.WaitGroup
 		for i := range 4 {

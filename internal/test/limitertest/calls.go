@@ -30,6 +30,14 @@ func EndedContext(t testing.TB) context.Context {
 	return ctx
 }
 
+// Within returns a context that ends with the test, or after so long.
+func Within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 // Together lets each of that many callers do something at the same time.
 func Together(callers int, do func(i int)) {
 	var wg sync.WaitGroup
