@@ -390,6 +390,7 @@ func TestPause_IsOnlyExtended(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
 		key := redistest.Name(t)
+		require.NoError(t, rdb.HSet(t.Context(), "{"+key+"}", "rate", 1).Err())
 		for _, c := range []struct{ ms, longer, most int }{
 			{60_000, 1, 60_000}, {30_000, 0, 60_000}, {90_000, 1, 90_000}, {-1, 0, 90_000},
 		} {
@@ -402,6 +403,21 @@ func TestPause_IsOnlyExtended(t *testing.T) {
 		require.NoError(t, rdb.Persist(t.Context(), key).Err())
 		require.NoError(t, rdb.Eval(t.Context(), Pause.Source, []string{key}, 60_000, 503).Err())
 		assert.Positive(t, rdb.PTTL(t.Context(), key).Val(), "none is without end")
+		require.ErrorContains(t, rdb.Eval(t.Context(), Pause.Source, []string{"{" + key + "}"}, 60_000, 429).Err(), "WRONGTYPE")
+	})
+}
+
+// Rows of the future, as a clock that goes back leaves them, are dated to now, 128 by each call.
+func TestAvailable_DatesRowsOfTheFutureToNow(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
+		l := newRig(t, rdb, 1000)
+		until := l.now() + hour
+		l.grant(grants(300, codec.LayoutB, func(int) int64 { return until })...)
+		answer, calls := l.until(Available, 0, "", "")
+		assert.Equal(t, []any{int64(700), int64(1)}, answer)
+		assert.Equal(t, 3, calls)
+		assert.Zero(t, l.rdb.ZCount(t.Context(), l.keys[3], fmt.Sprint(until), "+inf").Val())
 	})
 }
 
