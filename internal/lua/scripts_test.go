@@ -368,6 +368,18 @@ func TestAcquire_NotesLast31Attempts(t *testing.T) {
 	})
 }
 
+// The list is read even if no permit is free by the value, since what has run out comes back.
+func TestAcquire_LateAttemptTakesNothingOfExhaustedLimiter(t *testing.T) {
+	t.Parallel()
+	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {
+		l, late := newRig(t, rdb, 3), other(1)
+		l.grant(row(l.now()-2*hour, member(3)))
+		l.config("answered", fmt.Sprintf("%d:%x;", l.now(), late[:len(late)-4]))
+		err := rdb.Eval(t.Context(), Acquire.Source, []string{l.keys[0], l.keys[1], l.keys[3]}, late).Err()
+		assert.True(t, redis.HasErrorPrefix(err, "LATE"), err)
+	})
+}
+
 // A repeated charge ends though a key of a limiter with many members is lost. If it was made
 // before, it leaves a lost configuration as it is.
 func TestSettle_RepeatedChargeMeetsLostKey(t *testing.T) {
@@ -508,5 +520,7 @@ func TestScripts_AnswerOfAnUnusedLimiter(t *testing.T) {
 			require.NoError(t, err, run.script.Name)
 			assert.Equal(t, run.want, got, run.script.Name)
 		}
+		none := redisson.KeysOf("{"+redistest.Name(t)+"}", "id").List()
+		assert.Equal(t, []any{int64(0)}, rdb.Eval(t.Context(), Merge.Source, none, 10, member(5)+member(3)+member(2)).Val())
 	})
 }
