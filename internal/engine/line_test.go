@@ -149,7 +149,7 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 func TestLine_IntervalCountsFromFirstPlace(t *testing.T) {
 	t.Parallel()
 	var l line
-	at := func(second time.Duration) time.Time { return time.Unix(0, 0).Add(second * time.Second) }
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
 	l.enter(&request{place: place{since: at(1)}}, lane.Result{}, 10*time.Second, time.Time{}, at(2))
 	require.True(t, l.asksForAll(at(12)))
 	l.enter(&request{place: place{since: at(0)}}, lane.Result{}, 10*time.Second, time.Time{}, at(12))
