@@ -235,8 +235,7 @@ func (st *stage) normalize(s *model.State, known map[string]bool, number uint64)
 	return nil
 }
 
-// unsettled returns the member that a reservation had before more was charged: since then a bit of its id is
-// another, which means nothing to others.
+// unsettled returns the member that a reservation had before more was charged: since then a bit of its id is another.
 func unsettled(m model.Member) model.Member {
 	at := map[int]int{8: 0, 13: 5, 20: 8, 21: 12}[len(m)]
 	return m[:at] + model.Member([]byte{m[at] ^ 0x80}) + m[at+1:]

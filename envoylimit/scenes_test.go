@@ -305,8 +305,7 @@ descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 10}}]`, st
 		user=ann | 0 | 8 MINUTE -> OK: OK 1/8
 		none=x; user=ann -> OVER: OVER 0/0 OVER 0/5`},
 
-	// An override counts though the same counter has a lower limit that refuses nothing. Quotas that are only watched refuse
-	// nothing, and so do those beside them.
+	// An override counts though the same counter has a lower limit. Quotas that are only watched refuse nothing.
 	"ShadowQuotaReplaces": {limits: `
 domain: web
 descriptors:

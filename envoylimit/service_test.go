@@ -85,8 +85,7 @@ descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 40}}, {key
 		assert.Equal(t, "OK: OK 2/5 OK 4/5 OK 5/5", says(s.ShouldRateLimit(t.Context(), r)))
 	}},
 
-	// A changed limit holds for the next call, and what was used before counts. Questions are about the new one, also all that come
-	// at once, but not if a rate was set by hand.
+	// A changed limit holds for the next call, and what was used before counts, but not if a rate was set by hand.
 	"SetConfig": {then: func(t *testing.T, s *stage) {
 		set := func(limit string) {
 			const text = "domain: web\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: #}}\n- {key: plan, rate_limit: {unit: day, requests_per_unit: #}}"
@@ -230,8 +229,7 @@ func headersOf(r *ratelimitv3.RateLimitResponse) map[string]string {
 	return all
 }
 
-// Fixed windows begin as there: at multiples of the unit since 1970 began, so that of a week on a Thursday. A calendar's
-// windows end with its day, week or month.
+// Fixed windows begin as there, at multiples of the unit since 1970 began; a calendar's windows end with its day, week or month.
 func TestService_WindowsEnd(t *testing.T) {
 	t.Parallel()
 	for lines, seconds := range map[string]int64{
@@ -449,8 +447,7 @@ func TestFailure_AnswersInTheCallersTime(t *testing.T) {
 	})
 }
 
-// So do answers to calls that charge to the end, give back, or are refused by one limit after another has granted: what is still
-// to be done with Redis is done after the answer.
+// So do answers to calls that charge to the end, or give back what one limit granted: the rest is done with Redis after the answer.
 func TestFailure_AnswersInTheCallersTimeWhatGoesOn(t *testing.T) {
 	t.Parallel()
 	const closed, open, local = "failure: closed", "failure: open", "failure: local"

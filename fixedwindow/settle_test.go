@@ -31,8 +31,7 @@ func reserve(t testing.TB, l *fixedwindow.Limiter, key string, n int64) (settle 
 	return settle
 }
 
-// eachWindow runs a test with a limiter of 10 permits of a day that goes by a Window, and of one that goes by a
-// Calendar; both days end a day after the test begins.
+// eachWindow runs a test with limiters of 10 permits a day by Window and by Calendar; both days end a day after the test begins.
 func eachWindow(t *testing.T, test func(t *testing.T, rdb redistest.Client, l *fixedwindow.Limiter)) {
 	t.Helper()
 	limitertest.Virtual(t, map[string]fixedwindow.Config{

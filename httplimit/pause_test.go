@@ -59,8 +59,7 @@ func (u *upstream) passed() (all []time.Duration) {
 	return all
 }
 
-// oneByOne lets each call come at a moment of its own: by that a limiter knows which came first, and
-// what happens at once in a bubble has one moment.
+// oneByOne lets each call come at a moment of its own, as what happens at once in a bubble has one moment.
 type oneByOne struct{ *rratelimiter.KeyedLimiter }
 
 func (o oneByOne) Acquire(ctx context.Context, key string, permits int64) error {
@@ -69,8 +68,7 @@ func (o oneByOne) Acquire(ctx context.Context, key string, permits int64) error 
 }
 
 var pausing = limitertest.Tests[redistest.Client]{
-	// Behind a pause each request follows the one before it into the limiter's line, without waiting for its
-	// answer: the requests share round trips as always.
+	// Behind a pause each request follows the one before it into line without waiting for its answer: they share round trips.
 	"LineSharesRoundTrips": func(t *testing.T, rdb redistest.Client) {
 		const requests, trip = 24, 100 * time.Millisecond
 		rdb.AddHook(redistest.BeforeCommands(func(...redis.Cmder) { time.Sleep(trip) }))
@@ -148,8 +146,7 @@ var pausing = limitertest.Tests[redistest.Client]{
 		assert.Zero(t, rdb.Exists(t.Context(), pauseKey).Val())
 	},
 
-	// A request that waits for a permit of its program does not leave if another program has heard meanwhile that it
-	// should not, and its permit goes back.
+	// A request that waits for a permit of its program does not leave if another program has heard that it should not.
 	"StopsRequestsThatWait": func(t *testing.T, rdb redistest.Client) {
 		upstream := partner(30 * time.Second)
 		client := limitertest.NewClient(t, rdb)

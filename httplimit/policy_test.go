@@ -81,8 +81,7 @@ func TestRateLimitPolicy(t *testing.T) {
 	}
 }
 
-// Each policy is charged or none, the refusals tell of the longest wait, and in a 429 only policies that stand in the way tell when there
-// is more: so Retry-After is never earlier than a t.
+// Each policy is charged or none, the refusals tell of the longest wait, and in a 429 only policies in the way tell when there is more.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	granted := func(most, remaining int64, reset time.Duration) *fake {
@@ -292,8 +291,7 @@ func settles(t *testing.T, actual int64) http.HandlerFunc {
 	return func(_ http.ResponseWriter, r *http.Request) { assert.NoError(t, httplimit.Settle(r.Context(), actual)) }
 }
 
-// A request is charged by the status that its client has got. A handler that settles wins, also if it settles with what was
-// reserved. What was not charged stays so.
+// A request is charged by the status that its client has got. A handler that settles wins. What was not charged stays so.
 func TestPolicyCharge(t *testing.T) {
 	t.Parallel()
 	down, refuses := says(limit.Decision{}, limit.ErrUnavailable), says(limit.Decision{Limit: 5}, nil)
@@ -388,8 +386,7 @@ func TestPolicyCharge(t *testing.T) {
 	require.ErrorIs(t, httplimit.New(p).Err(), limit.ErrUnsupported)
 }
 
-// Where a policy waits for Settle, a handler that calls it settles that one. One with a Charge beside it, or in another
-// middleware, is charged by the status.
+// Where a policy waits for Settle, a handler that calls it settles that one; one with a Charge is charged by the status.
 func TestPolicyCharge_BesideSettle(t *testing.T) {
 	t.Parallel()
 	var all [4]*middlewaretest.Reserver

@@ -172,8 +172,7 @@ const (
 	isDown = `document.documentElement.dataset.connection === 'down'`
 )
 
-// TestServers_GoAway, or hang: the page says so, keeps what it last knew, and goes on by itself, also if
-// the dashboard is there again at the same address.
+// TestServers_GoAway, or hang: the page says so, keeps what it last knew, and goes on by itself, also with another dashboard there.
 func TestServers_GoAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -216,8 +215,7 @@ func (p *tab) fault(begin, end func()) {
 	p.update(1)
 }
 
-// TestScripts plays those of testdata/script, each on a site of its own. What follows a title says what the site has and
-// allows, and that the page has been given its token.
+// TestScripts plays those of testdata/script, each on a site of its own. What follows a title says what the site has and allows.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	story.Run(t, func(t *testing.T, title string, steps []story.Step) {

@@ -33,8 +33,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// chromium is the browser that all tests share, by its context: each test has windows
-// of its own, which share neither storage nor connections.
+// chromium is the browser that all tests share, by its context: each test's windows share neither storage nor connections.
 var chromium = sync.OnceValues(startChromium)
 
 var endChromium = func() {}

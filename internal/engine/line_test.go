@@ -393,8 +393,7 @@ func TestBatch_IsBounded(t *testing.T) {
 	})
 }
 
-// newTestJointLine returns the line of a limiter with an interval of a second, in which requests for so many permits
-// wait, the first of which has just been refused.
+// newTestJointLine returns a line, of an interval of a second, of requests for so many permits, the first just refused.
 func newTestJointLine(t *testing.T, now time.Time, permits ...int64) (l *jointLine, all []*multiRequest) {
 	t.Helper()
 	rdb, _ := redistest.Mini(t)

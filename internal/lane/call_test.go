@@ -323,8 +323,7 @@ var commandTests = map[string]rigTest{
 		r.Wait()
 		assert.LessOrEqual(t, time.Since(start), 800*time.Millisecond)
 	}},
-	// A call that is not repeated has the time of a call for its one attempt. Decisions beside
-	// it are repeated after a third of that nevertheless.
+	// A call that is not repeated has the time of a call for one attempt. Decisions beside it are repeated after a third of that.
 	"decisions beside changes are repeated in time": {conditions{held: true}, 64, func(t *testing.T, r *rig) {
 		ask := func(i int) { assert.NoError(t, limitertest.Second(r.ask(i, script.Call{Repeat: true}))) }
 		r.start(1, ask) // and while it is under way
@@ -495,8 +494,7 @@ func TestCommands(t *testing.T) {
 	onRigs(t, commandTests)
 }
 
-// A server that hangs holds a bounded number of goroutines and attempts for commands, and
-// none goes unanswered for longer than a call's time.
+// A server that hangs holds a bounded number of goroutines and attempts, and no command goes unanswered beyond a call's time.
 func TestCommandsOfASilentServerEndInTime(t *testing.T) { //nolint:paralleltest // it counts goroutines
 	onRig(t, conditions{}, 1024, func(t *testing.T, r *rig) {
 		r.Stuck.Store(true)

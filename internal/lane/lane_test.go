@@ -196,8 +196,7 @@ return answers`)
 // echo is what many stands for.
 var echo = limitertest.NewScript("return {ARGV[1]}")
 
-// joined makes calls while two are under way: those two go alone, and the others together. The
-// server knows echo, and if it is said their script.
+// joined makes calls while two are under way: those two go alone, the others together. The server knows echo, and maybe the script.
 func joined(t *testing.T, calls []*script.Joint, known bool, check func(replies []any, r *rig)) {
 	t.Helper()
 	onRig(t, conditions{held: true}, 1024, func(t *testing.T, r *rig) {

@@ -154,8 +154,7 @@ func (l *rig) asks(id, flags string, permits byte, requests int) func(age any) a
 	}
 }
 
-// The first attempt's answer was lost, and one request's hold is over: a repeat grants it with the others, which still hold
-// their permits, rather than in the place of the last.
+// The first attempt's answer was lost, and one request's hold is over: a repeat grants it with the others, which still hold theirs.
 func TestAcquire_RepeatGrantsEachRequestThatHolds(t *testing.T) {
 	t.Parallel()
 	l := newRig(t, redistest.Redis(t), 1000)

@@ -302,8 +302,7 @@ func TestAcquire_OldestMemberWithTheShortIDOfTheRequest(t *testing.T) {
 	})
 }
 
-// The first grant of a full limiter makes the set. If that is all that lacks the limiter's
-// time to live, the fast path gives it and decides.
+// The first grant of a full limiter makes the set. If that alone lacks the limiter's time to live, the fast path gives it.
 func TestAcquire_GivesNewSetATimeToLive(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -380,8 +379,7 @@ func TestAcquire_LateAttemptTakesNothingOfExhaustedLimiter(t *testing.T) {
 	})
 }
 
-// A repeated charge ends though a key of a limiter with many members is lost. If it was made
-// before, it leaves a lost configuration as it is.
+// A repeated charge ends though a key of a large limiter is lost. If it was made before, it leaves a lost configuration.
 func TestSettle_RepeatedChargeMeetsLostKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {

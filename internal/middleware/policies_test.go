@@ -137,8 +137,7 @@ func TestPolicies_GivingBackOutlivesTheRequest(t *testing.T) {
 	})
 }
 
-// Policies have each its cost and key, or share those of the middleware, which are asked once. A request is asked of those that
-// it costs something. If a function fails, none is charged.
+// Policies have a cost and key each, or share the middleware's, asked once. If a function fails, none is charged.
 func TestPolicies_CostsAndKeys(t *testing.T) {
 	t.Parallel()
 	fails := errors.New("no such model")
@@ -234,8 +233,7 @@ func TestPolicies_KeysStayApart(t *testing.T) {
 	}
 }
 
-// A bucket has a second key, with "_time" behind the first. A key that ends so is escaped, whatever leads to the bucket, so that
-// no user name leads to the keys of another user.
+// A bucket has a second key, with "_time" behind the first. A key that ends so is escaped: no user leads to the keys of another.
 func TestPolicies_KeysOfBucketsStayApart(t *testing.T) {
 	t.Parallel()
 	redistest.Virtual(t, func(t *testing.T, rdb redistest.Client) {
@@ -307,8 +305,7 @@ func TestPlan_RequestsChooseTheirLimiter(t *testing.T) {
 	require.ErrorIs(t, err, limit.ErrInvalidConfig)
 }
 
-// Settle settles the policies that say so, whatever says their cost, and all of all middleware around the handler. What failed is
-// settled by the next call with the same number.
+// Settle settles the policies that say so of all middleware around the handler. What failed is settled by the next such call.
 func TestSettle_SettlesThePoliciesThatSaySo(t *testing.T) {
 	t.Parallel()
 	var all []*middlewaretest.Reserver

@@ -105,8 +105,7 @@ var stories = map[string]story{
 		{tokens: 300, settle: []int64{500}},
 		{tokens: 300, calls: 1, refused: "tokens-minute", wait: time.Minute, settle: []int64{500}, left: []int64{8, 0, 98, 4000}},
 	}},
-	// Limiters that can't go together are asked at the same time. One call asks those of one Client that the request costs
-	// something, and one more each other.
+	// Limiters that can't go together are asked at the same time; those of one Client that the request costs something by one call.
 	"of several kinds and Clients": {opts: chatOptions{more: ofKinds}, steps: []step{
 		{tokens: 500},
 		{calls: 1},

@@ -82,8 +82,7 @@ func TestGrantsCountFromTheFirstHandle(t *testing.T) {
 	}
 }
 
-// A refusal lasts until the time that the server named, less if that is far away, and never past the
-// time when someone must ask to keep the limiter alive.
+// A refusal lasts until the time that the server named, at most for a while, and never past when one must ask to keep the limiter alive.
 func TestRefusal_IsForgottenInTime(t *testing.T) {
 	t.Parallel()
 	type row struct {

@@ -95,8 +95,7 @@ func TestWorkspace_HasAllModules(t *testing.T) {
 
 func ours(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
 
-// What a module replaces counts in this repository only: users of the module get what it requires. go install refuses a
-// module that replaces or excludes others.
+// What a module replaces counts in this repository only. go install refuses a module that replaces or excludes others.
 func TestModules_RequireTheSame(t *testing.T) {
 	t.Parallel()
 	all := modules(t)

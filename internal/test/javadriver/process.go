@@ -55,8 +55,7 @@ type Driver struct {
 	Properties []string // given to Maven, as -Dname=value
 }
 
-// Start runs the class of the driver in a JVM with these options. The error is a
-// *MissingError if this machine lacks what it takes.
+// Start runs the driver's class in a JVM with these options. The error is a *MissingError if this machine lacks what it takes.
 func (d Driver) Start(class string, options ...string) (*Process, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {

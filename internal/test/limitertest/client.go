@@ -150,8 +150,7 @@ func Available(t testing.TB, l *rratelimiter.RateLimiter) int64 {
 	return Must(l.AvailablePermits(t.Context()))(t)
 }
 
-// TakeOnce gives a limiter a rate, unless it has one, and takes permits of it by a Client of
-// its own, with the id "id" and the given suffix.
+// TakeOnce gives a limiter a rate, unless it has one, and takes permits by a Client of its own whose id is "id" and the suffix.
 func TakeOnce(t testing.TB, rdb redistest.Client, name string, cfg rratelimiter.Config, id string, permits int64) {
 	t.Helper()
 	client := rratelimiter.New(rdb, Patient(), rratelimiter.WithClientID("id"+id))

@@ -250,8 +250,7 @@ func (w *Wire) Ask(t testing.TB, requests ...Request) []int64 {
 	return got
 }
 
-// Context returns ctx for a Request, which gathers or stands in line once it waits for the end of that. Requests are also
-// made of a Wire that has nothing but a limiter.
+// Context returns ctx for a Request, which gathers or stands in line once it waits for the end of that.
 func (w *Wire) Context(ctx context.Context) context.Context {
 	if w.waits == nil {
 		return ctx

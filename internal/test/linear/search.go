@@ -269,8 +269,7 @@ func (h *History) search(g guess, limit time.Duration) porcupine.CheckResult {
 	return result
 }
 
-// searchTime is when a search must end. One that is given up between two steps of the model
-// would go on, in one of them, for as long as that takes.
+// searchTime is when a search must end, also between two steps of the model, each of which may take long.
 type searchTime struct {
 	ends time.Time
 	cut  atomic.Bool // a step was not taken to its end

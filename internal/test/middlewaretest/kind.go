@@ -312,8 +312,7 @@ func Ending(ctx context.Context, in time.Duration) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// A limiter has the timeout, and its fallback has it again. A caller who leaves is no failure of the limiter, which is not replaced
-// then. What it grants too late is given back, once.
+// A limiter has the timeout, and its fallback has it again, unless the caller leaves. What it grants too late is given back, once.
 func (k Kind[O, K]) testTime(t *testing.T) {
 	const short, second = 10 * time.Millisecond, time.Second
 	fallback, late := Grants(), k.Late

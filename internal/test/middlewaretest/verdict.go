@@ -109,8 +109,7 @@ func (k Kind[O, K]) zeros() []int64 {
 	return k.figures(0, 0)
 }
 
-// reserving are those of limiters whose grants are reservations: what a request took is settled by its handler, or comes back at
-// its end, once and if it was charged.
+// reserving are those of limiters whose grants are reservations: settled by the handler, or given back at the request's end, once.
 func (k Kind[O, K]) reserving() map[string]asking[O] {
 	granted, refused := limit.Decision{Granted: true, Limit: 10, Remaining: 9}, limit.Decision{Limit: 5, RetryAfter: time.Hour}
 	open, ten, cannot := []O{k.WithFailure(limit.FailOpen())}, k.figures(10, 9), limit.ErrUnsupported
@@ -201,8 +200,7 @@ func (k Kind[O, K]) makeAsking(t *testing.T, c asking[O], shadow string) {
 	assert.Equal(t, c.settled, settled)
 }
 
-// checkAsked checks what the limiter was asked and what the observer has received, of a request that a limit which is not in
-// shadow would have given this verdict.
+// checkAsked checks what the limiter was asked and what the observer received of a request that got this verdict, or would have.
 func (k Kind[O, K]) checkAsked(t *testing.T, c asking[O], limiter *Reserver, decisions []limit.Decided, shadow bool, verdict Verdict) {
 	t.Helper()
 	cost, key := cmp.Or(c.cost, 1), k.Prefix+k.Parts

@@ -88,8 +88,7 @@ func (r *Release) Lacks(operation string) bool {
 	return false
 }
 
-// Older reports whether a release came before another. Both are numbers with dots between,
-// or Unreleased, which counts as what it is made of.
+// Older reports whether a release came before another. Both are numbers with dots between, or Unreleased.
 func Older(version, than string) bool {
 	version, than = cmp.Or(Unreleased[version], version), cmp.Or(Unreleased[than], than)
 	a, b := strings.Split(version, "."), strings.Split(than, ".")

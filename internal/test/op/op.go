@@ -1,5 +1,4 @@
-// Package op is the calls of a limiter as tests draw, make, record and judge them: an [Op] is
-// what a call asks for, and its [Answer] what came of it.
+// Package op is the calls of a limiter as tests draw, make, record and judge them: an [Op] asks, an [Answer] is what came of it.
 package op
 
 import (

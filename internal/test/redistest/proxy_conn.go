@@ -115,8 +115,7 @@ func (c *proxyConn) waitAnswers() {
 	}
 }
 
-// hangUp closes the client's connection so that it can still read the answers delivered before:
-// a close with requests unread would reset it.
+// hangUp closes the client's connection so that it can still read what was delivered: closed with requests unread it is reset.
 func (c *proxyConn) hangUp() {
 	if tcp, ok := c.down.(*net.TCPConn); ok {
 		_ = tcp.CloseWrite()
@@ -154,8 +153,7 @@ func (c *proxyConn) answers() {
 	}
 }
 
-// awaitAsked waits until an answer is to come, if the server is to be asked through memory: to wait for what comes over a
-// socket keeps the clock of a bubble from going on.
+// awaitAsked waits until an answer is to come, if the server is asked through memory: waiting for a socket stops a bubble's clock.
 func (c *proxyConn) awaitAsked() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
