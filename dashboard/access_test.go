@@ -178,7 +178,7 @@ const (
 	secretNumber = 8675309421
 )
 
-// plant writes keys of all types with secrets, one within api:* and one outside, and returns the names that a viewer knows.
+// plant writes keys with secrets, of each type one within api:* and one outside, and returns the names that a viewer knows.
 func plant(t *testing.T, s *site) (names []string) {
 	t.Helper()
 	ctx := t.Context()

@@ -136,7 +136,7 @@ func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 }
 
 // A value written by hand, or whose writer crashed before EXPIRE, refuses for ever. A window belongs to those who opened it: its end
-// stays where it is, unless it is further away than a window of ours can end, as by a clock that has gone back.
+// stays where it is, unless it lies further ahead than a window of ours can, as after the clock was set back.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, map[string]time.Duration{

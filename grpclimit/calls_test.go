@@ -35,7 +35,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/slidinglog"
 )
 
-// limitTo returns a limiter of so many permits a minute, whose Redis's clock stands still: the figures are the same each time.
+// limitTo returns a limiter of so many permits a minute. The clock of its Redis stands still: figures are the same each time.
 func limitTo(n int64) (limiter limit.Limiter, stop func()) {
 	rdb, stop := limittest.ConnectExample()
 	client := rratelimiter.New(rdb)

@@ -307,7 +307,7 @@ func TestThresholdsAreReadFromTheirMaster(t *testing.T) {
 	}
 }
 
-// Answers lost on the way to either of the nodes of a log and its threshold leave the decision right, and taken once.
+// If an answer of the log's node or the threshold's is lost, the decision is right and its permits are taken once.
 func TestAnswersLostOfALogAndItsThreshold(t *testing.T) {
 	t.Parallel()
 	addr, direct, ctx := redistest.Shared(t).Addr(), redistest.Redis(t), t.Context()

@@ -172,7 +172,7 @@ const (
 	isDown = `document.documentElement.dataset.connection === 'down'`
 )
 
-// TestServers_GoAway, or hang: the page says so, keeps what it last knew, and goes on by itself, also with another dashboard there.
+// TestServers_GoAway, or hang: the page says so, keeps what it last knew, and goes on by itself, also once the dashboard is back.
 func TestServers_GoAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

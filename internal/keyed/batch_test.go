@@ -13,7 +13,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// Close looks at a lane once. A request let in before that gathers later fails all the same, and none is let in then.
+// Close looks at a lane once. A request that it let in before and that gathers later fails too, and no other is let in.
 func TestClose_FailsARequestThatComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	rdb, _ := redistest.Mini(t)

@@ -24,7 +24,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/limit"
 )
 
-// slow is a server that runs one script after another, and takes what a read brings of its connections in turn, as Redis does.
+// slow is a server that runs one script after another, and serves its connections in turn, a read of each, as Redis does.
 type slow struct {
 	wire time.Duration // there and back
 	cost time.Duration // of a script

@@ -379,7 +379,7 @@ func TestAcquire_LateAttemptTakesNothingOfExhaustedLimiter(t *testing.T) {
 	})
 }
 
-// A repeated charge ends though a key of a large limiter is lost. If it was made before, it leaves a lost configuration.
+// A repeated charge ends though a key of a large limiter is lost. If it was made before, a lost configuration stays lost.
 func TestSettle_RepeatedChargeMeetsLostKey(t *testing.T) {
 	t.Parallel()
 	redistest.Engines(t, func(t *testing.T, rdb redistest.Client) {

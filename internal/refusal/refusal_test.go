@@ -82,7 +82,7 @@ func TestGrantsCountFromTheFirstHandle(t *testing.T) {
 	}
 }
 
-// A refusal lasts until the time that the server named, at most for a while, and never past when one must ask to keep the limiter alive.
+// A refusal lasts until the time that the server named, within bounds, and never past the time to ask again to keep the limiter alive.
 func TestRefusal_IsForgottenInTime(t *testing.T) {
 	t.Parallel()
 	type row struct {

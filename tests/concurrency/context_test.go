@@ -515,7 +515,8 @@ func TestClose_DoesNotWaitForCallersThatHaveGone(t *testing.T) {
 		both := limitertest.Claims(1, limitertest.ByDefault(c, "{a}1", cfg), limitertest.ByDefault(c, "{a}2", cfg))
 		for range 20 {
 			limitertest.Together(100, func(int) {
-				ctx := limitertest.Within(t, time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
 				assert.Error(t, limitertest.Second(c.TakeAll(ctx, both...)))
 			})
 		}

@@ -62,7 +62,8 @@ func TestDeadlinesOpenTheBreaker_WhileNothingIsDecided(t *testing.T) {
 
 func within[T any](t testing.TB, d time.Duration, call func(ctx context.Context) (T, error)) (T, error) {
 	t.Helper()
-	ctx := limitertest.Within(t, d)
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
 	return call(ctx)
 }
 

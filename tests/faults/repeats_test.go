@@ -22,7 +22,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
-// Whatever its attempts meet, and with each layout, a call happens once. One that is not repeated says if it can't know that.
+// Whatever its attempts meet, with each layout, a call happens once. One that is not repeated says so if it can't know.
 func TestVerb_HappensOnce(t *testing.T) {
 	t.Parallel()
 	for _, fault := range slices.Concat(lossy, tardy, twice) {

@@ -364,7 +364,7 @@ func (c renewCase) renews() verb {
 	}
 }
 
-// afterRefusal is the verb when all permits are in use and it was refused once: it finds its own member as it looks for the oldest.
+// afterRefusal is the verb after a refusal, all permits being in use: it finds its own member where a refusal looks for the oldest.
 func afterRefusal(v verb) verb {
 	v.open = func(t *testing.T, w *bundle) func() (three, error) {
 		limitertest.MustAcquire(t, w.Other, 10)

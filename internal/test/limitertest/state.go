@@ -152,7 +152,7 @@ func RequireUntouched(t testing.TB, rdb redistest.Client, name string, f func())
 	}
 }
 
-// Java does to a limiter's keys what a Redisson does, mistakes included, by the model of its release, with nothing else at work.
+// Java does to a limiter's keys what a Redisson does, mistakes included, by the model of its release, while nothing else is at work.
 type Java struct {
 	Redis   redistest.Client
 	Name    string

@@ -158,7 +158,7 @@ func (s State) withdrawn(e effect) []State {
 }
 
 func (s State) acquire(e effect) []State {
-	// A repeat can't tell whether an earlier attempt was refused, or others have released what it took.
+	// A repeat can't tell a refusal of an earlier attempt from a grant that others have released.
 	mine := func(k stake) bool { return k.call == e.call }
 	anyhow := e.anyhow || e.outcome == op.Done && !e.ok && slices.ContainsFunc(s.stakes, mine)
 	left := s.withdrawn(e)
