@@ -142,6 +142,7 @@ func TestLine_InsertsLateBatchInOnePass(t *testing.T) {
 	for p := range l.all() {
 		all = append(all, p.request.since)
 	}
+	assert.Len(t, all, 2*waiters)
 	assert.True(t, slices.IsSortedFunc(all, time.Time.Compare))
 }
 

@@ -123,11 +123,7 @@ var stories = map[string]story{
 		{tokens: 10, do: func(c *chat) { c.own.Decisions() }},
 		{tokens: 10, refused: "requests-day", wait: day, do: func(c *chat) {
 			synctest.Wait()
-			var sources []limit.Source
-			for _, d := range c.own.Decisions() {
-				sources = append(sources, d.Source)
-			}
-			assert.Contains(c.t, sources, limit.FromMemory)
+			assert.Contains(c.t, c.own.Sources(), limit.FromMemory)
 		}},
 		{tokens: 10, refused: "requests-day", wait: day, left: []int64{unknown, 970, unknown, 4970}},
 	}},
@@ -518,9 +514,7 @@ func TestPolicies_OneBreakerForAll(t *testing.T) {
 		}
 		assert.ElementsMatch(t, []string{"requests-minute", "tokens-minute", "requests-day", "tokens-day"}, askedNoMore(&c.told))
 		assert.Equal(t, []string{""}, askedNoMore(c.own))
-		for _, d := range c.told.Decisions() {
-			assert.Equal(t, limit.FromOpen, d.Source)
-		}
+		assert.Equal(t, map[limit.Source]int{limit.FromOpen: 80}, c.told.Sources())
 		c.outage.Store(nil)
 		time.Sleep(time.Minute)
 	})

@@ -265,7 +265,9 @@ func TestReservation_IsSettledOnce(t *testing.T) {
 			{Limiter: l.Name(), Reserved: 1, Actual: 1, Charged: true},
 			{Limiter: l.Name(), Reserved: 10, Actual: 0, Charged: true},
 		}, recorder.Settlements())
-		for _, d := range recorder.Decisions() {
+		decided := recorder.Decisions()
+		assert.Len(t, decided, 3)
+		for _, d := range decided {
 			assert.Equal(t, "Reserve", d.Call)
 		}
 		last := limitertest.Reserve(t, l, 1)

@@ -342,7 +342,7 @@ func TestShortDeadlines_EndNoConnection(t *testing.T) {
 	})
 }
 
-// What answers is no Redis that runs our scripts: nothing is granted, calls end with their contexts, and nothing panics.
+// What answers is no Redis that runs our scripts: a RateLimiter grants nothing, calls end with their contexts, and nothing panics.
 func TestAnswers_OfAServerThatIsNone(t *testing.T) {
 	t.Parallel()
 	answers := []any{
@@ -402,7 +402,9 @@ func TestObserverReceivesAHang(t *testing.T) {
 		for range 3 {
 			require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 1, 0)), rratelimiter.ErrUnavailable)
 		}
-		for _, d := range s.told.Decisions() {
+		decided := s.told.Decisions()
+		assert.Len(t, decided, 3)
+		for _, d := range decided {
 			assert.Equal(t, limit.Failed, d.Outcome)
 			assert.Equal(t, limit.KindUnknownOutcome, d.Kind)
 			assert.LessOrEqual(t, d.Waited, 3*time.Second)

@@ -3,6 +3,7 @@
 // and that an observer learns of it.
 //
 // A proxy between a Client and its server cuts, drops, delays and doubles requests and answers; each case checks that the permits in use
-// are those that callers hold. Every call is a row of limitertest.Verbs, which meets all faults there are here; verbs has more of some, and
-// of calls of several limiters: see TestVerb_HappensOnce. The tests of a hung server bound every answer by the call timeout.
+// are those that callers hold. Every call is a row of limitertest.Verbs, which meets each single fault of TestVerb_HappensOnce, with members as
+// two releases of Redisson write them; verbs has more of some, and of calls of several limiters, which meet all faults and all members. The
+// tests of a hung server bound every answer by the call timeout.
 package faults

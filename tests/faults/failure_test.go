@@ -132,11 +132,7 @@ var outageTests = map[string]outageTest{
 			open++
 		}
 		s.checkAskedAgain(t)
-		sources := map[limit.Source]int{}
-		for _, d := range s.told.Decisions() {
-			sources[d.Source]++
-		}
-		assert.Equal(t, open, sources[limit.FromOpen])
+		assert.Equal(t, open, s.told.Sources()[limit.FromOpen])
 	}},
 	"FailClosed answers at once": {limit.FailClosed(), func(t *testing.T, s *scene) {
 		l := s.limiter("orders", 5)
@@ -236,9 +232,7 @@ var outageTests = map[string]outageTest{
 		for range 4 {
 			assert.True(t, limitertest.TryAll(t, s.client, 1, limiters...))
 		}
-		for _, d := range s.told.Decisions() {
-			assert.Equal(t, limit.FromLocal, d.Source)
-		}
+		assert.Equal(t, map[limit.Source]int{limit.FromLocal: 8}, s.told.Sources())
 		start := time.Now()
 		granted := limitertest.Must(s.client.TryAcquireAll(t.Context(), 2*time.Second, limitertest.Claims(8, limiters...)...))(t)
 		assert.False(t, granted, "more than there ever are")

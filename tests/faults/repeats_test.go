@@ -56,7 +56,7 @@ func (v verb) happensOnce(t *testing.T, rdb redistest.Client, what, fault, versi
 		return
 	}
 	w := v.wires(t, rdb, 10, version)
-	w.runs = !v.once || fault != "cut"
+	w.runs, w.alone = !v.once || fault != "cut", fault != "double, last"
 	call := v.begin(t, w)
 	w.take(t, v.inUse)
 	w.meet(fault, v.scripts)

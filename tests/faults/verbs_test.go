@@ -438,17 +438,19 @@ func operates(name string) verb {
 			return func() (three, error) {
 				prepare(w.Other)
 				prepare(twin)
-				var told op.Answer
+				before, told := w.look(t, twin), op.Answer{}
 				if w.runs {
 					told = call.Do(t.Context(), twin)
 					require.NoError(t, told.Err)
 				}
 				want := w.look(t, twin)
+				assert.True(t, !limitertest.Reads[name] || want == before, name)
+				assert.True(t, !limitertest.Acquires[name] || told.Reserved != nil || want.inUse == 6+1, name)
 				w.Rate = want.rate
 				w.check = func(what string) { assert.Equal(t, want, w.look(t, w.RateLimiter), what) }
 				a := call.Do(context.Background(), w.RateLimiter)
-				if limitertest.Reads[name] && a.Err == nil {
-					assert.Equal(t, []any{told.OK, told.Free, told.Set}, []any{a.OK, a.Free, a.Set}, name)
+				if (w.alone || limitertest.Reads[name]) && a.Err == nil {
+					assert.Equal(t, []any{told.OK, told.Taken, told.Free, told.Set}, []any{a.OK, a.Taken, a.Free, a.Set}, name)
 				}
 				return three{want.inUse - 6}, a.Err
 			}
@@ -460,12 +462,14 @@ func operates(name string) verb {
 type look struct {
 	rate, inUse, free int64
 	expires           bool
+	renamed           int64 // in use by the name that Rename gives
 }
 
 func (w *bundle) look(t *testing.T, l *rratelimiter.RateLimiter) (found look) {
 	t.Helper()
 	found.rate, _ = w.Redis.HGet(t.Context(), l.Name(), "rate").Int64()
 	found.inUse = limitertest.InUse(t, w.Redis, limitertest.KeysOf(l).Permits)
+	found.renamed = limitertest.InUse(t, w.Redis, limitertest.KeysOf(w.Client.RateLimiter(limitertest.Besides(l.Name()))).Permits)
 	found.free, _ = limitertest.StoredValue(t, w.Redis, limitertest.KeysOf(l).Value)
 	found.expires = w.Redis.TTL(t.Context(), l.Name()).Val() > 0
 	return found

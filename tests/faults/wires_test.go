@@ -79,6 +79,7 @@ type bundle struct {
 	own, others []*rratelimiter.RateLimiter // through the proxy, and another Client's, past it
 
 	runs  bool              // what is asked reaches Redis
+	alone bool              // and its first answer is heard
 	check func(what string) // what else must hold of it, if anything
 }
 

@@ -91,8 +91,8 @@ type Verb struct {
 	effect effect
 }
 
-// Verbs are all calls of a limiter that go to Redis, by their names, with arguments that are in order. What they leave
-// behind beside the limiter is in its slot of a cluster. A new one is a row here.
+// Verbs are all calls of a limiter that go to Redis, with arguments that are in order, by names that begin with the method's.
+// What they leave behind beside the limiter is in its slot of a cluster. A new one is a row here.
 var Verbs = map[string]Verb{
 	"TryAcquire":          verb(acquires, op.Op{Name: op.Try, Permits: 1}),
 	"TryAcquire, waiting": verb(acquires, op.Op{Name: op.Try, Permits: 1, Timeout: time.Hour}),
@@ -104,6 +104,10 @@ var Verbs = map[string]Verb{
 	"AvailablePermits":    verb(reads, op.Op{Name: op.Available}),
 	"Config":              verb(reads, op.Op{Name: op.Config}),
 	"TTL":                 verb(reads, op.Op{Name: op.TTL}),
+	"Override": {func(ctx context.Context, l *rratelimiter.RateLimiter) (a op.Answer) {
+		_, a.OK, a.Err = l.Override(ctx)
+		return a
+	}, reads},
 	"Exists":              verb(reads, op.Op{Name: op.Exists}),
 	"Release":             verb(changes, op.Op{Name: op.Release, Permits: 1}),
 	"Reset":               verb(changes, op.Op{Name: op.Reset}),

@@ -200,6 +200,15 @@ func (r *Recorder) Happened(e limit.Event) { r.events.Add(e) }
 // Decisions returns those received since the last call.
 func (r *Recorder) Decisions() []limit.Decided { return r.decided.Take() }
 
+// Sources returns how many decisions came from each since the last call.
+func (r *Recorder) Sources() map[limit.Source]int {
+	all := map[limit.Source]int{}
+	for _, d := range r.decided.Take() {
+		all[d.Source]++
+	}
+	return all
+}
+
 // Flights returns those received so far.
 func (r *Recorder) Flights() []limit.Flight { return r.flights.All() }
 

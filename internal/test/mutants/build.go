@@ -156,49 +156,40 @@ func (r *run) build(path string) (*suite, error) {
 }
 
 // records are what suites have said of mutants, a line each: the mutant's number, the suite, what killed it or nothing.
+// A suite whose tests have changed is another.
 type records struct {
 	file *os.File
-	by   map[string]string // of each mutant that was killed
-	over map[string]bool   // mutants with suites that they have survived
+	by   map[string]string
 }
 
 func (rs *records) open(path string) error {
-	rs.by, rs.over = map[string]string{}, map[string]bool{}
+	rs.by = map[string]string{}
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(fields) == 3 {
-			rs.note(fields[0], fields[1], fields[2])
+			rs.by[fields[0]+" "+fields[1]] = fields[2]
 		}
 	}
 	rs.file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	return err
 }
 
-func (rs *records) note(mutant, suite, by string) {
-	if by != "" {
-		rs.by[mutant] = by
-	} else {
-		rs.over[mutant+" "+suite] = true
-	}
-}
-
 func (rs *records) add(m mutant, s *suite, by string) {
 	if by != "" {
 		by = s.path + " " + by
 	}
-	number := fmt.Sprint(m.number)
-	rs.note(number, s.hash, by)
-	fmt.Fprintf(rs.file, "%s\t%s\t%s\n", number, s.hash, by)
+	rs.by[fmt.Sprint(m.number, " ", s.hash)] = by
+	fmt.Fprintf(rs.file, "%d\t%s\t%s\n", m.number, s.hash, by)
 }
 
-// killer returns what has killed a mutant, or nothing.
-func (rs *records) killer(m mutant) string { return rs.by[fmt.Sprint(m.number)] }
-
-// passed reports whether a mutant has survived a suite: one whose tests have changed is another.
-func (rs *records) passed(m mutant, s *suite) bool { return rs.over[fmt.Sprint(m.number)+" "+s.hash] }
+// of returns what a suite has said of a mutant: by is empty if it survived.
+func (rs *records) of(m mutant, s *suite) (by string, asked bool) {
+	by, asked = rs.by[fmt.Sprint(m.number, " ", s.hash)]
+	return by, asked
+}
 
 // What has become of mutants.
 const (
@@ -241,16 +232,16 @@ func (r *run) fate(m mutant) string {
 		fate = unasked
 	}
 	for _, s := range r.suites {
+		by, asked := r.records.of(m, s)
 		switch {
+		case by != "":
+			return killed
 		case len(s.testsOf(m)) == 0:
-		case !r.records.passed(m, s):
+		case !asked:
 			fate = unasked
 		case fate == unreached:
 			fate = survives
 		}
-	}
-	if r.records.killer(m) != "" {
-		return killed
 	}
 	return fate
 }

@@ -5,7 +5,7 @@
 // All changes of Go code are in one build of the tests, and an environment variable says which is active. Before, each test
 // shows by itself which it comes by. Then the suites are asked one after another, each for all changes that those before it
 // have not noticed. Records in a directory let the next run go on from where this one ended; they begin anew if the packages
-// have changed, and tests that have changed are run again for what has survived. Run it in the repository's root.
+// have changed, and what a suite has said is forgotten if its tests have. Run it in the repository's root.
 package main
 
 import (
@@ -216,9 +216,10 @@ func (s *suite) testsOf(m mutant) (names []string) {
 
 // ask runs a suite's tests for each mutant of this part that is still there.
 func (r *run) ask(s *suite) {
-	began, asked, killed := time.Now(), 0, 0
+	began, asked, noticed := time.Now(), 0, 0
 	left := slices.DeleteFunc(slices.Clone(r.mutants), func(m mutant) bool {
-		return !r.mine(m) || r.records.killer(m) != "" || r.records.passed(m, s) || len(s.testsOf(m)) == 0
+		_, asked := r.records.of(m, s)
+		return asked || !r.mine(m) || r.fate(m) == killed || len(s.testsOf(m)) == 0
 	})
 	var lock sync.Mutex
 	each(r.jobs, len(left), func(i int) {
@@ -240,7 +241,7 @@ func (r *run) ask(s *suite) {
 		}
 		asked++
 		if by != "" {
-			killed++
+			noticed++
 		}
 		if t := s.tests[by]; t != nil {
 			t.kills++
@@ -249,7 +250,7 @@ func (r *run) ask(s *suite) {
 	})
 	if len(left) > 0 {
 		took := time.Since(began).Round(time.Second)
-		fmt.Printf("%s: %d of %d mutants asked for in %v, %d killed\n", s.path, asked, len(left), took, killed)
+		fmt.Printf("%s: %d of %d mutants asked for in %v, %d killed\n", s.path, asked, len(left), took, noticed)
 	}
 }
 
@@ -279,16 +280,18 @@ func (r *run) kills(s *suite, m mutant, names []string) (by string, err error) {
 		return "", err
 	}
 	said, _, err := s.run(names, limit, env)
-	failed := failure.FindSubmatch(said)
+	failed, exit := failure.FindSubmatch(said), (*exec.ExitError)(nil)
 	switch {
-	case err == nil:
+	case err == nil || errors.Is(err, exec.ErrWaitDelay): // what they have started may hold their output
 		return "", nil
-	case bytes.Contains(said, []byte("panic: test timed out")) || errors.Is(err, exec.ErrWaitDelay):
+	case bytes.Contains(said, []byte("panic: test timed out")):
 		return "hangs", nil
 	case failed != nil:
 		return string(failed[1]), nil
 	case bytes.Contains(said, []byte("panic: ")) || bytes.Contains(said, []byte("fatal error: ")):
 		return "panics", nil
+	case errors.As(err, &exit) && exit.Exited():
+		return "fails", nil
 	}
-	return "fails", nil
+	return "", err // they did not start, or were killed
 }
