@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -29,30 +28,20 @@ type listed struct {
 	GoFiles, EmbedFiles []string
 }
 
-func list(path string) (p listed, err error) {
-	out, err := goCommand("list", "-json=Dir,Name,GoFiles,EmbedFiles", path)
-	if err == nil {
-		err = json.Unmarshal(out, &p)
-	}
-	return p, err
+func list(path string) (p listed) {
+	check(json.Unmarshal(goCommand("list", "-json=Dir,Name,GoFiles,EmbedFiles", path), &p))
+	return p
 }
 
-func goCommand(args ...string) ([]byte, error) {
-	var problem bytes.Buffer
+func goCommand(args ...string) []byte {
 	cmd := exec.Command("go", args...)
-	cmd.Stderr = &problem
-	out, err := cmd.Output()
-	if err != nil {
-		err = fmt.Errorf("go %s: %w\n%s", args[0], err, problem.String())
-	}
-	return out, err
+	cmd.Stderr = os.Stderr
+	return must(cmd.Output())
 }
 
-func write(file string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(file, text, 0o600)
+func write(file string, text []byte) {
+	check(os.MkdirAll(filepath.Dir(file), 0o755))
+	check(os.WriteFile(file, text, 0o600))
 }
 
 // overlay is what the go command reads in place of files.
@@ -62,72 +51,49 @@ type overlay struct {
 	Replace map[string]string // by paths
 }
 
-func (o *overlay) put(file, text string) error {
+func (o *overlay) put(file, text string) {
 	to := filepath.Join(o.dir, strings.TrimPrefix(file, o.root))
 	o.Replace[file] = to
-	return write(to, []byte(text))
+	write(to, []byte(text))
 }
 
 // change writes the packages with all their mutants below dir, where overlay.json tells the go command of them.
-func (r *run) change(paths []string) error {
-	root, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	o := &overlay{dir: filepath.Join(r.dir, "source"), root: root, Replace: map[string]string{}}
+func (r *run) change(paths []string) {
+	o := &overlay{dir: filepath.Join(r.dir, "source"), root: must(os.Getwd()), Replace: map[string]string{}}
 	for _, path := range paths {
-		p, err := list(path)
-		if err == nil {
-			err = r.changePackage(o, p)
-		}
-		if err != nil {
-			return err
-		}
+		r.changePackage(o, list(path))
 	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	return write(filepath.Join(r.dir, "overlay.json"), text)
+	write(filepath.Join(r.dir, "overlay.json"), must(json.Marshal(o)))
 }
 
 // changePackage adds the mutants of a package: of its scripts if it has some, else of its Go code.
-func (r *run) changePackage(o *overlay, p listed) error {
+func (r *run) changePackage(o *overlay, p listed) {
 	added, scripts := switchText, false
 	for _, file := range p.EmbedFiles {
 		if filepath.Ext(file) != ".lua" {
 			continue
 		}
 		added, scripts = scriptsText, true
-		name, source, err := o.read(p.Dir, file)
-		if err != nil {
-			return err
-		}
+		name, source := o.read(p.Dir, file)
 		r.add(luaMutants(name, string(source), len(r.mutants)+1), source)
 	}
 	for _, file := range p.GoFiles {
-		name, source, err := o.read(p.Dir, file)
+		name, source := o.read(p.Dir, file)
 		text := []byte(hasScripts(string(source)))
-		if err == nil && !scripts {
+		if !scripts {
 			var found []mutant
-			text, found, err = rewrite(name, source, len(r.mutants)+1)
+			text, found = rewrite(name, source, len(r.mutants)+1)
 			r.add(found, text)
 		}
-		if err == nil {
-			err = o.put(filepath.Join(p.Dir, file), string(text))
-		}
-		if err != nil {
-			return err
-		}
+		o.put(filepath.Join(p.Dir, file), string(text))
 	}
-	return o.put(filepath.Join(p.Dir, "mutants.go"), strings.ReplaceAll(added, "PACKAGE", p.Name))
+	o.put(filepath.Join(p.Dir, "mutants.go"), strings.ReplaceAll(added, "PACKAGE", p.Name))
 }
 
 // read returns a file's name from the root and its text.
-func (o *overlay) read(dir, file string) (name string, text []byte, err error) {
+func (o *overlay) read(dir, file string) (name string, text []byte) {
 	path := filepath.Join(dir, file)
-	text, err = os.ReadFile(path)
-	return strings.TrimPrefix(path, o.root+"/"), text, err
+	return strings.TrimPrefix(path, o.root+"/"), must(os.ReadFile(path))
 }
 
 func (r *run) add(found []mutant, text []byte) {
@@ -136,23 +102,12 @@ func (r *run) add(found []mutant, text []byte) {
 }
 
 // build compiles a package's tests.
-func (r *run) build(path string) (*suite, error) {
-	p, err := list(path)
-	if err != nil {
-		return nil, err
-	}
+func (r *run) build(path string) *suite {
 	name := strings.ReplaceAll(filepath.Clean(path), "/", "_") + ".test"
-	s := &suite{path: path, dir: p.Dir, binary: filepath.Join(r.dir, "bin", name)}
-	if _, err := goCommand("test", "-c", "-vet=off", "-trimpath", "-ldflags=-w",
-		"-overlay", filepath.Join(r.dir, "overlay.json"), "-o", s.binary, path); err != nil {
-		return nil, err
-	}
-	text, err := os.ReadFile(s.binary)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no tests", path)
-	}
-	s.hash = fmt.Sprintf("%x", sha256.Sum256(text))[:12]
-	return s, err
+	s := &suite{path: path, dir: list(path).Dir, binary: filepath.Join(r.dir, "bin", name)}
+	goCommand("test", "-c", "-vet=off", "-trimpath", "-ldflags=-w", "-overlay", filepath.Join(r.dir, "overlay.json"), "-o", s.binary, path)
+	s.hash = fmt.Sprintf("%x", sha256.Sum256(must(os.ReadFile(s.binary))))[:12]
+	return s
 }
 
 // records are what suites have said of mutants, a line each: the mutant's number, the suite, what killed it or nothing.
@@ -162,19 +117,14 @@ type records struct {
 	by   map[string]string
 }
 
-func (rs *records) open(path string) error {
+func (rs *records) open(path string) {
 	rs.by = map[string]string{}
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	for line := range strings.Lines(string(text)) {
+	rs.file = must(os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600))
+	for line := range strings.Lines(string(must(io.ReadAll(rs.file)))) {
 		if fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(fields) == 3 {
 			rs.by[fields[0]+" "+fields[1]] = fields[2]
 		}
 	}
-	rs.file, err = os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	return err
 }
 
 func (rs *records) add(m mutant, s *suite, by string) {
@@ -200,7 +150,7 @@ const (
 )
 
 // report prints what has survived, and writes how many have to a file for docs/reliability.md.
-func (r *run) report(dir string) error {
+func (r *run) report(dir string) {
 	all := map[string]map[string]int{}
 	for _, m := range r.mutants {
 		of, fate := m.folder(), r.fate(m)
@@ -222,7 +172,7 @@ func (r *run) report(dir string) error {
 		fmt.Fprintf(&text, "%s\t%d%s\n", of, sum, line)
 		fmt.Printf("%s: %d mutants: %v\n", of, sum, all[of])
 	}
-	return write(filepath.Join(dir, "statements.tsv"), []byte(text.String()))
+	write(filepath.Join(dir, "statements.tsv"), []byte(text.String()))
 }
 
 // fate returns what has become of a mutant: if a suite is left that may kill it, it was not asked for to the end.

@@ -58,10 +58,20 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := r.survey(*dir, flag.Args(), strings.Fields(*tests)); err != nil {
+	r.survey(*dir, flag.Args(), strings.Fields(*tests))
+}
+
+// check ends the program if there is an error.
+func check(err error) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
 }
 
 // mine reports whether this run asks for a mutant.
@@ -69,39 +79,23 @@ func (r *run) mine(m mutant) bool {
 	return m.number%r.parts == r.part-1 && strings.HasPrefix(m.where, r.only)
 }
 
-func (r *run) survey(dir string, packages, tests []string) error {
-	build, err := filepath.Abs(filepath.Join(dir, "build")) // tests run in their own folders
-	if err != nil {
-		return err
-	}
-	r.dir = build
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
-		return err
-	}
-	if err := r.change(packages); err != nil {
-		return err
-	}
+func (r *run) survey(dir string, packages, tests []string) {
+	r.dir = must(filepath.Abs(filepath.Join(dir, "build"))) // tests run in their own folders
+	check(os.MkdirAll(r.dir, 0o755))
+	r.change(packages)
 	fmt.Printf("%d mutants\n", len(r.mutants))
 	text := fmt.Sprintf("%x", sha256.Sum256(r.text.Bytes()))[:12]
-	if err := r.records.open(filepath.Join(dir, text+".tsv")); err != nil {
-		return err
-	}
-	defer func() { _ = r.records.file.Close() }()
+	r.records.open(filepath.Join(dir, text+".tsv"))
 	for _, path := range tests {
 		if r.partly = time.Now().After(r.until); r.partly {
 			break
 		}
-		s, err := r.build(path)
-		if err == nil {
-			err = r.measure(s)
-		}
-		if err != nil {
-			return err
-		}
+		s := r.build(path)
+		r.measure(s)
 		r.suites = append(r.suites, s)
 		r.ask(s)
 	}
-	return r.report(filepath.Join(dir, "results"))
+	r.report(filepath.Join(dir, "results"))
 }
 
 // each calls f with 0 to n-1, some at a time.
@@ -137,22 +131,15 @@ type test struct {
 }
 
 // measure finds out what each test of a suite reaches, unless that is known of the same binary.
-func (r *run) measure(s *suite) error {
+func (r *run) measure(s *suite) {
 	record := filepath.Join(r.dir, "reach", s.hash+".json")
 	if text, err := os.ReadFile(record); err == nil {
-		return json.Unmarshal(text, &s.tests)
+		check(json.Unmarshal(text, &s.tests))
+		return
 	}
-	out, err := exec.Command(s.binary, "-test.list", "^(Test|Fuzz|Example)").Output()
-	if err != nil {
-		return fmt.Errorf("the tests of %s: %w", s.path, err)
-	}
-	names := strings.Fields(string(out))
+	names := strings.Fields(string(must(exec.Command(s.binary, "-test.list", "^(Test|Fuzz|Example)").Output())))
 	found := make([]*test, len(names))
-	problems := make([]error, len(names))
-	each(r.jobs, len(names), func(i int) { found[i], problems[i] = r.measureTest(s, names[i]) })
-	if err := errors.Join(problems...); err != nil {
-		return err
-	}
+	each(r.jobs, len(names), func(i int) { found[i] = r.measureTest(s, names[i]) })
 	s.tests = map[string]*test{}
 	for i, name := range names {
 		s.tests[name] = found[i]
@@ -160,18 +147,11 @@ func (r *run) measure(s *suite) error {
 			fmt.Printf("%s: %s fails without a mutant, and is left out\n", s.path, name)
 		}
 	}
-	text, err := json.Marshal(s.tests)
-	if err != nil {
-		return err
-	}
-	return write(record, text)
+	write(record, must(json.Marshal(s.tests)))
 }
 
-func (r *run) measureTest(s *suite, name string) (*test, error) {
-	reached, err := os.CreateTemp(r.dir, "reached")
-	if err != nil {
-		return nil, err
-	}
+func (r *run) measureTest(s *suite, name string) *test {
+	reached := must(os.CreateTemp(r.dir, "reached"))
 	defer func() { _ = os.Remove(reached.Name()) }()
 	defer func() { _ = reached.Close() }()
 	began := time.Now()
@@ -184,7 +164,7 @@ func (r *run) measureTest(s *suite, name string) (*test, error) {
 	}
 	slices.Sort(t.Reached)
 	t.Reached = slices.Compact(t.Reached) // a test may start processes
-	return t, nil
+	return t
 }
 
 // run runs tests, until the first that fails, and ends them after so long.
@@ -275,11 +255,7 @@ func (r *run) kills(s *suite, m mutant, names []string) (by string, err error) {
 	for _, name := range names {
 		limit += 3 * s.tests[name].Took
 	}
-	env, err := m.env(r.dir)
-	if err != nil {
-		return "", err
-	}
-	said, _, err := s.run(names, limit, env)
+	said, _, err := s.run(names, limit, m.env(r.dir))
 	failed, exit := failure.FindSubmatch(said), (*exec.ExitError)(nil)
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay): // what they have started may hold their output

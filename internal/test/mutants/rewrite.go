@@ -44,12 +44,9 @@ const (
 )
 
 // rewrite returns the text of a Go file with all its mutants, each of which mutantOn turns on. Lines keep their numbers.
-func rewrite(name string, source []byte, next int) (text []byte, found []mutant, err error) {
+func rewrite(name string, source []byte, next int) (text []byte, found []mutant) {
 	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, name, source, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, nil, err
-	}
+	file := must(parser.ParseFile(fset, name, source, parser.SkipObjectResolution))
 	r := &rewriter{name: name, source: source, fset: fset, next: next}
 	var above []ast.Node
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -61,7 +58,7 @@ func rewrite(name string, source []byte, next int) (text []byte, found []mutant,
 		above = append(above, n)
 		return true
 	})
-	return r.edited(), r.found, nil
+	return r.edited(), r.found
 }
 
 type rewriter struct {
@@ -326,10 +323,11 @@ func hasScripts(text string) string {
 }
 
 // env selects a mutant in a process.
-func (m mutant) env(dir string) (string, error) {
+func (m mutant) env(dir string) string {
 	if m.file == "" {
-		return fmt.Sprintf("MUTANT=%d", m.number), nil
+		return fmt.Sprintf("MUTANT=%d", m.number)
 	}
 	script := filepath.Join(dir, "scripts", fmt.Sprintf("%d.lua", m.number))
-	return "MUTANT_SCRIPT=" + strings.TrimPrefix(m.file, "lua/") + "=" + script, write(script, []byte(m.changed))
+	write(script, []byte(m.changed))
+	return "MUTANT_SCRIPT=" + strings.TrimPrefix(m.file, "lua/") + "=" + script
 }
