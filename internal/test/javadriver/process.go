@@ -199,12 +199,9 @@ func StartRedisson(source, release string) (*Process, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	got, err := Call[string](ctx, j, "version")
-	if err == nil && got != jar {
-		err = fmt.Errorf("the JVM has Redisson %s, not %s", got, jar)
-	}
-	if err != nil {
+	if err != nil || got != jar {
 		j.Close()
-		return nil, err
+		return nil, errors.Join(err, fmt.Errorf("the JVM has Redisson %q, not %s", got, jar))
 	}
 	return j, nil
 }
@@ -240,23 +237,14 @@ func (d Driver) classPath() (string, error) {
 	building.Lock()
 	defer building.Unlock()
 	source, err := filepath.Abs(d.Source)
-	if err != nil {
-		return "", err
-	}
-	key, err := d.key(source)
-	if err != nil {
-		return "", err
-	}
-	cache, err := filepath.Abs(cmp.Or(d.Cache, filepath.Join(source, "target")))
-	if err != nil {
+	key, unread := d.key(source)
+	cache, unnamed := filepath.Abs(cmp.Or(d.Cache, filepath.Join(source, "target")))
+	if err := errors.Join(err, unread, unnamed, os.MkdirAll(cache, 0o755)); err != nil {
 		return "", err
 	}
 	dir := filepath.Join(cache, strings.TrimPrefix(d.Version+"-"+key, "-"))
 	if classPath, ok := readClassPath(dir); ok {
 		return classPath, nil
-	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", err
 	}
 	// Built aside, since another process may build the same.
 	tmp, err := os.MkdirTemp(cache, "build-")

@@ -239,27 +239,16 @@ var clockLibrary = sync.OnceValues(func() (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	dir, err := os.MkdirTemp("", "redistest")
-	if err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	made := filepath.Join(dir, "clock.so")
+	made := path + fmt.Sprint(os.Getpid()) // others may look for it at this moment
 	cmd := exec.Command("cc", "-shared", "-fPIC", "-O2", "-o", made, "-x", "c", "-")
 	cmd.Stdin = strings.NewReader(clockSource)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %w: %s", errNoCompiler, err, said)
 	}
-	library, err := os.ReadFile(made)
-	if err != nil {
-		return "", err
-	}
-	// Others may look for it at this moment.
-	whole := path + fmt.Sprint(os.Getpid())
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(whole, library, 0o755)); err != nil {
-		return "", err
-	}
-	return path, os.Rename(whole, path)
+	return path, os.Rename(made, path)
 })
 
 // Mini returns a client of a new miniredis, and the miniredis. They talk through memory, so inside a testing/synctest bubble
