@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -246,4 +247,91 @@ func (p *Proxy) keep(conn net.Conn) (open bool) {
 func (p *Proxy) drop(conn net.Conn) {
 	_ = conn.Close()
 	p.locked(func() { delete(p.conns, conn) })
+}
+
+// A Command is a request as a client sent it.
+type Command struct {
+	Conn int      // counts the proxy's connections, from 1
+	Args []string // the command's name and its arguments
+}
+
+// Name returns the command's name in lower case.
+func (c Command) Name() string { return strings.ToLower(c.Args[0]) }
+
+// Contains reports whether the command, its arguments parted by single spaces, holds text. Case does not matter.
+func (c Command) Contains(text string) bool {
+	return strings.Contains(strings.ToLower(strings.Join(c.Args, " ")), strings.ToLower(text))
+}
+
+type verb int
+
+const (
+	pass verb = iota
+	dropAnswer
+	swallow
+	cut
+	late
+	duplicate
+	discard
+)
+
+// An Action is what a [Proxy] does with a command. The zero value is [Pass].
+type Action struct {
+	verb  verb
+	after time.Duration
+	when  <-chan struct{}
+	last  bool // of two answers the second is delivered
+	sent  []string
+}
+
+// Instead is Pass, but forwards another command.
+func Instead(args ...string) Action { return Action{sent: args} }
+
+var (
+	// Pass forwards the request and delivers the answer. Held back (After,
+	// When), it is the answer that waits, and those behind it on its connection.
+	Pass = Action{verb: pass}
+	// DropAnswer forwards the request and, instead of delivering the answer, closes the connection: the server has run the
+	// command and the client can't know. Nothing that the client sent behind it is forwarded. Held back, the close waits.
+	DropAnswer = Action{verb: dropAnswer}
+	// Swallow forwards the request and leaves the client without an answer on an open connection. No later answer gets through
+	// on that connection either, though later requests do.
+	Swallow = Action{verb: swallow}
+	// Cut closes the connection without forwarding the request or anything behind it, once
+	// all requests before it are answered. Held back, the close waits.
+	Cut = Action{verb: cut}
+	// Late is for When and After: the request itself is held back, and those behind it on its connection. It is forwarded even
+	// if the client has given up by then: a late copy. Not held back it is Pass.
+	Late = Action{verb: late}
+	// Duplicate forwards the request twice, one right behind the other, and delivers the first answer. Held back, that answer waits.
+	Duplicate = Action{verb: duplicate}
+	// DuplicateLast is Duplicate, but delivers the second answer.
+	DuplicateLast = Action{verb: duplicate, last: true}
+)
+
+// After returns the action held back for d.
+func (a Action) After(d time.Duration) Action {
+	a.after = d
+	return a
+}
+
+// When returns the action held back until ch is closed.
+func (a Action) When(ch <-chan struct{}) Action {
+	a.when = ch
+	return a
+}
+
+// Nth returns a function for [Proxy.OnCommand] that applies a to the n-th command, counted
+// from 1, that contains text (see [Command.Contains]), and Pass to all others.
+func Nth(n int, text string, a Action) func(Command) Action {
+	seen := 0
+	return func(c Command) Action {
+		if !c.Contains(text) {
+			return Pass
+		}
+		if seen++; seen == n {
+			return a
+		}
+		return Pass
+	}
 }

@@ -8,10 +8,12 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,93 +21,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
-
-// A Command is a request as a client sent it.
-type Command struct {
-	Conn int      // counts the proxy's connections, from 1
-	Args []string // the command's name and its arguments
-}
-
-// Name returns the command's name in lower case.
-func (c Command) Name() string { return strings.ToLower(c.Args[0]) }
-
-// Contains reports whether the command, its arguments parted by single spaces, holds text. Case does not matter.
-func (c Command) Contains(text string) bool {
-	return strings.Contains(strings.ToLower(strings.Join(c.Args, " ")), strings.ToLower(text))
-}
-
-type verb int
-
-const (
-	pass verb = iota
-	dropAnswer
-	swallow
-	cut
-	late
-	duplicate
-	discard
-)
-
-// An Action is what a [Proxy] does with a command. The zero value is [Pass].
-type Action struct {
-	verb  verb
-	after time.Duration
-	when  <-chan struct{}
-	last  bool // of two answers the second is delivered
-	sent  []string
-}
-
-// Instead is Pass, but forwards another command.
-func Instead(args ...string) Action { return Action{sent: args} }
-
-var (
-	// Pass forwards the request and delivers the answer. Held back (After,
-	// When), it is the answer that waits, and those behind it on its connection.
-	Pass = Action{verb: pass}
-	// DropAnswer forwards the request and, instead of delivering the answer, closes the connection: the server has run the
-	// command and the client can't know. Nothing that the client sent behind it is forwarded. Held back, the close waits.
-	DropAnswer = Action{verb: dropAnswer}
-	// Swallow forwards the request and leaves the client without an answer on an open connection. No later answer gets through
-	// on that connection either, though later requests do.
-	Swallow = Action{verb: swallow}
-	// Cut closes the connection without forwarding the request or anything behind it, once
-	// all requests before it are answered. Held back, the close waits.
-	Cut = Action{verb: cut}
-	// Late is for When and After: the request itself is held back, and those behind it on its connection. It is forwarded even
-	// if the client has given up by then: a late copy. Not held back it is Pass.
-	Late = Action{verb: late}
-	// Duplicate forwards the request twice, one right behind the other, and delivers the first answer. Held back, that answer waits.
-	Duplicate = Action{verb: duplicate}
-	// DuplicateLast is Duplicate, but delivers the second answer.
-	DuplicateLast = Action{verb: duplicate, last: true}
-)
-
-// After returns the action held back for d.
-func (a Action) After(d time.Duration) Action {
-	a.after = d
-	return a
-}
-
-// When returns the action held back until ch is closed.
-func (a Action) When(ch <-chan struct{}) Action {
-	a.when = ch
-	return a
-}
-
-// Nth returns a function for [Proxy.OnCommand] that applies a to the n-th command, counted
-// from 1, that contains text (see [Command.Contains]), and Pass to all others.
-func Nth(n int, text string, a Action) func(Command) Action {
-	seen := 0
-	return func(c Command) Action {
-		if !c.Contains(text) {
-			return Pass
-		}
-		if seen++; seen == n {
-			return a
-		}
-		return Pass
-	}
-}
 
 // A Hook is a redis.Hook that is called with each command, or with all of a pipeline, which next sends. A nil Hook changes nothing.
 type Hook func(ctx context.Context, cmds []redis.Cmder, next func() error) error
@@ -163,6 +78,101 @@ func FailWhile(down *atomic.Bool, err error) Hook {
 func Calls(cmd redis.Cmder, sha string) bool {
 	return cmd.Name() == "evalsha" && cmd.Args()[1] == sha
 }
+
+// Trips decides what becomes of a client's round trips with scripts, and counts them: its Send is a [Hook]. All others pass.
+type Trips struct {
+	Hold  chan struct{}                 // each waits until it is closed; nil: none waits
+	Fails func(trip, scripts int) error // what a trip, counted from 1, meets in place of the server; nil: nothing
+	Stuck atomic.Bool                   // no answer comes while one is waited for
+	Loses atomic.Int32                  // so many do not reach the server
+
+	mu      sync.Mutex
+	takes   time.Duration
+	answers func(cmds []redis.Cmder, failed error) error
+	sizes   []int
+	now     int // under way
+	most    int
+}
+
+// Send is the Hook.
+func (f *Trips) Send(_ context.Context, cmds []redis.Cmder, next func() error) error {
+	scripts := 0
+	for _, cmd := range cmds {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			scripts++
+		}
+	}
+	if scripts == 0 {
+		return next()
+	}
+	var trip int
+	var takes time.Duration
+	f.locked(func() {
+		f.sizes = append(f.sizes, scripts)
+		f.now++
+		f.most, trip, takes = max(f.most, f.now), len(f.sizes), f.takes
+	})
+	defer f.locked(func() { f.now-- })
+	if f.Stuck.Load() {
+		time.Sleep(3 * time.Second) // as long as go-redis waits by default
+		return Fail(cmds, context.DeadlineExceeded)
+	}
+	if f.Hold != nil {
+		<-f.Hold
+	}
+	time.Sleep(takes)
+	if f.Loses.Add(-1) >= 0 {
+		return os.ErrDeadlineExceeded
+	}
+	if f.Fails != nil {
+		if err := f.Fails(trip, scripts); err != nil {
+			return err
+		}
+	}
+	err := next()
+	var answers func(cmds []redis.Cmder, failed error) error
+	if f.locked(func() { answers = f.answers }); answers != nil {
+		err = answers(cmds, err)
+	}
+	return err
+}
+
+func (f *Trips) locked(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+}
+
+// Take says how long trips take from now on.
+func (f *Trips) Take(d time.Duration) { f.locked(func() { f.takes = d }) }
+
+// Answer lets answers say what comes back from now on, in place of what did.
+func (f *Trips) Answer(answers func(cmds []redis.Cmder, failed error) error) {
+	f.locked(func() { f.answers = answers })
+}
+
+// Forget starts the count again.
+func (f *Trips) Forget() { f.locked(func() { f.sizes, f.most = nil, f.now }) }
+
+// Sizes returns how many scripts each trip had.
+func (f *Trips) Sizes() (all []int) {
+	f.locked(func() { all = slices.Clone(f.sizes) })
+	return all
+}
+
+// Most returns how many trips were under way at the same time.
+func (f *Trips) Most() (most int) {
+	f.locked(func() { most = f.most })
+	return most
+}
+
+// AnswerError is an error that Redis answered.
+type AnswerError string
+
+func (a AnswerError) Error() string { return string(a) }
+
+// RedisError says that it is one.
+func (AnswerError) RedisError() {}
 
 // Ran is a command that a server ran, as MONITOR shows it.
 type Ran struct {
