@@ -376,6 +376,8 @@ var observerTests = map[string]observerTest{
 		assert.Equal(t, int64(4), taken, "one is charged")
 		require.NoError(t, l.Release(t.Context(), 4))
 		assert.Equal(t, int64(1), limitertest.Available(t, plain))
+		assert.False(t, limitertest.TryAll(t, client, 2, l), "the Client's policy counts")
+		assert.False(t, limitertest.TryAll(t, client, 2, l, limitertest.ByDefault(client, "{orders}b", limitertest.Every(9, time.Hour))))
 
 		require.ErrorIs(t, limitertest.Second(l.TryAcquire(t.Context(), 0, 0)), rratelimiter.ErrInvalidPermits)
 		require.ErrorIs(t, l.Acquire(limitertest.EndedContext(t), 1), context.Canceled)
