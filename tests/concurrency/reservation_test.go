@@ -333,6 +333,16 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		time.Sleep(time.Nanosecond)
 		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
 	}},
+	// It is as none.
+	"a hold that is too long": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
+		for _, d := range []time.Duration{time.Minute, time.Hour, 1<<63 - 1} {
+			r := limitertest.Reserve(t, s.RateLimiter, 1, rratelimiter.Hold(d))
+			assert.Equal(t, time.Minute, r.ResetAfter)
+			sent := s.Sent.Total()
+			require.NoError(t, r.Settle(t.Context(), 1))
+			assert.Equal(t, sent, s.Sent.Total(), "Settle of what was reserved asks Redis nothing")
+		}
+	}},
 }
 
 func TestReservations(t *testing.T) {

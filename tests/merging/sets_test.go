@@ -421,6 +421,24 @@ func TestPermits_ComeBackToTheMillisecond(t *testing.T) {
 	})
 }
 
+// Permits of a call that handles share come back to the millisecond if one of them is WithExact.
+func TestWithExact_OfOneOfACallsHandles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, rounds := newScene(t, 1000, 3), few+together+8
+		exact := s.Client.RateLimiter(s.Name(), rratelimiter.WithExact())
+		for range rounds {
+			letGo := s.Hold(t, lua.Acquire, 1)
+			for _, l := range []*rratelimiter.RateLimiter{exact, s.RateLimiter, exact, s.RateLimiter} { // the last three share a call
+				s.Go(func() (bool, error) { return l.TryAcquire(t.Context(), 1, 0) })
+			}
+			letGo()
+		}
+		s.take(t, 2) // these would take a merging call along
+		assert.Equal(t, 1+2*rounds+2, s.members(t), "none was merged")
+	})
+}
+
 // The server's clock is set back, or forward, while members are merged. Nothing is lost, and all is back in time.
 func TestClock_IsSet(t *testing.T) {
 	t.Parallel()
