@@ -542,6 +542,7 @@ func TestIsPreflight(t *testing.T) {
 		"preflight":          {http.MethodOptions, []string{origin, "https://shop.example", method, "PUT"}, true},
 		"OPTIONS":            {http.MethodOptions, nil, false},
 		"OPTIONS of a page":  {http.MethodOptions, []string{origin, "https://shop.example"}, false},
+		"of no origin":       {http.MethodOptions, []string{method, "PUT"}, false},
 		"the request itself": {http.MethodPut, []string{origin, "https://shop.example", method, "PUT"}, false},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), c.method, "/", http.NoBody)
