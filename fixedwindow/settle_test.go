@@ -113,16 +113,17 @@ func TestTakeReserved(t *testing.T) {
 type scene struct {
 	*fixedwindow.Limiter
 
-	proxy *redistest.Proxy
-	rdb   redistest.Client // past the proxy
+	client *rratelimiter.Client
+	proxy  *redistest.Proxy
+	rdb    redistest.Client // past the proxy
 }
 
 func newScene(t *testing.T) scene {
 	t.Helper()
 	rdb, m := redistest.Mini(t)
 	s := scene{proxy: redistest.MiniProxy(t, m), rdb: rdb}
-	client := rratelimiter.New(s.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2}))
-	s.Limiter = fixedwindow.New(client, fixedwindow.Config{Limit: 100, Window: time.Hour})
+	s.client = rratelimiter.New(s.proxy.Client(t, &redistest.Options{ReadTimeout: time.Second / 2}))
+	s.Limiter = fixedwindow.New(s.client, fixedwindow.Config{Limit: 100, Window: time.Hour})
 	require.NoError(t, reserve(t, s.Limiter, "warm", 2)(t.Context(), 1)) // the server knows the scripts by then
 	return s
 }
@@ -168,7 +169,7 @@ func TestTakeReserved_SettleThatFailedIsRepeated(t *testing.T) {
 	})
 }
 
-// A handler settles though its client has gone: it returns at once, and the rest happens.
+// A handler settles though its client has gone: it returns at once, and the rest happens, before Close returns.
 func TestTakeReserved_SettleGoesOnWithoutItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,9 +183,12 @@ func TestTakeReserved_SettleGoesOnWithoutItsCaller(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Equal(t, 100*time.Millisecond, time.Since(start))
 		require.ErrorIs(t, settle(t.Context(), 9), limit.ErrSettled, "it is under way")
+		closed := make(chan error, 1)
+		go func() { closed <- s.client.Close(t.Context()) }()
+		synctest.Wait()
+		assert.Empty(t, closed)
 		close(gate)
-		s.proxy.Settle(t)
-		time.Sleep(time.Second)
+		require.NoError(t, <-closed)
 		assert.Equal(t, "9", s.rdb.Get(t.Context(), "key").Val())
 		require.ErrorIs(t, settle(t.Context(), 9), limit.ErrSettled)
 	})

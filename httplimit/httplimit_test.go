@@ -361,6 +361,9 @@ func TestKeyFunctions(t *testing.T) {
 		{httplimit.ClientIP(httplimit.ClientIPConfig{}), items, "192.0.2.1"},
 
 		{httplimit.Host(), "http://example.org/a", "example.org"},
+		{httplimit.Host(), "http://example.org./", "example.org"},
+		{httplimit.Host(), "http://example.org.:", "example.org"},
+		{httplimit.Host(), "https://Example.ORG.:443", "example.org"},
 		{httplimit.Host(), "http://example.org:443", "example.org:443"},
 		{httplimit.Host(), "https://[2001:DB8::1]:443/", "[2001:db8::1]"},
 		{httplimit.Host(), "unix://socket:80", "socket:80"},
@@ -539,6 +542,7 @@ func TestIsPreflight(t *testing.T) {
 		"preflight":          {http.MethodOptions, []string{origin, "https://shop.example", method, "PUT"}, true},
 		"OPTIONS":            {http.MethodOptions, nil, false},
 		"OPTIONS of a page":  {http.MethodOptions, []string{origin, "https://shop.example"}, false},
+		"of no origin":       {http.MethodOptions, []string{method, "PUT"}, false},
 		"the request itself": {http.MethodPut, []string{origin, "https://shop.example", method, "PUT"}, false},
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), c.method, "/", http.NoBody)

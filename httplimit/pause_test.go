@@ -185,6 +185,17 @@ var pausing = limitertest.Tests[redistest.Client]{
 		assert.Equal(t, idle, commands.Total(), "nothing is read for no one")
 	},
 
+	// A pause's key has the hash tag of its transport's.
+	"KeyHasOneHashTag": func(t *testing.T, rdb redistest.Client) {
+		for key, opts := range map[string][]httplimit.Option{
+			"{a}:api.example.org:pause": {httplimit.WithPrefix("{a}:")},
+			"a:{api.example.org}:pause": {httplimit.WithPrefix("a:"), httplimit.WithHashTag()},
+		} {
+			fetch(t, program(t, rdb, partner(time.Minute), opts...), "/stop")
+			assert.Positive(t, rdb.PTTL(t.Context(), key).Val(), key)
+		}
+	},
+
 	// A longer pause is kept, whichever program hears of it first, and a transport keeps to its own bound.
 	"LongestCounts": func(t *testing.T, rdb redistest.Client) {
 		long, short := partner(40*time.Second), partner(2*time.Second)

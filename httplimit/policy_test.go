@@ -276,6 +276,14 @@ func TestLegacyHeaders(t *testing.T) {
 type hijackable struct{ *httptest.ResponseRecorder }
 
 func (hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
+func (h hijackable) Unwrap() http.ResponseWriter                { return notifier{h} }
+
+// notifier is a ResponseWriter that knows when its client has left.
+type notifier struct{ http.ResponseWriter }
+
+var left = make(<-chan bool)
+
+func (notifier) CloseNotify() <-chan bool { return left }
 
 func writes(statuses ...int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -330,7 +338,7 @@ func TestPolicyCharge(t *testing.T) {
 			assert.ErrorIs(t, w.(http.Pusher).Push("/style.css", nil), http.ErrNotSupported)
 		}, want: 200},
 		"older code": {handle: func(w http.ResponseWriter, _ *http.Request) {
-			assert.NotNil(t, w.(http.CloseNotifier).CloseNotify()) //nolint:staticcheck // such as gin's streams
+			assert.Equal(t, left, w.(http.CloseNotifier).CloseNotify()) //nolint:staticcheck // such as gin's streams
 		}, want: 200},
 		// A client that has left may have got the answer or not.
 		"left":         {handle: writes(), leaves: true, want: httplimit.StatusClientGone},
@@ -380,7 +388,9 @@ func TestPolicyCharge(t *testing.T) {
 	}
 	var errs middlewaretest.Errors
 	p := httplimit.Policy{Name: "logins", Limiter: &middlewaretest.Reserver{Fake: grants(), Fails: limit.ErrUnavailable}, Charge: byStatus}
-	serve(httplimit.New(p, hearing(&errs)).Handler(hello), newRequest(t))
+	serve(httplimit.New(p, hearing(&errs)).Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		assert.NotNil(t, w.(http.CloseNotifier).CloseNotify()) //nolint:staticcheck // though the server has none
+	})), newRequest(t))
 	require.ErrorContains(t, errs.Take()[0], `httplimit: policy "logins": `)
 	p.Limiter = grants()
 	require.ErrorIs(t, httplimit.New(p).Err(), limit.ErrUnsupported)

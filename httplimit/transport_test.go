@@ -365,23 +365,31 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What a request keeps while it waits for another policy goes back if its caller leaves.
+// What a request keeps while it waits for another policy goes back if its caller leaves, and at once if an upstream pauses its key.
 func TestTransport_KeptGrantsGoBack(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		first, asked := &returner{Fake: middlewaretest.Budget(1, time.Second)}, 0
+	limitertest.Bubbles(t, map[string]int{"not paused": http.StatusOK, "paused": http.StatusTooManyRequests}, func(t *testing.T, status int) {
+		first, asked := &returner{Fake: middlewaretest.Budget(2, time.Second)}, 0
 		second := &returner{Fake: &fake{Answer: func(context.Context, int64) (limit.Decision, error) {
 			asked++
-			return limit.Decision{Granted: asked > 1, Limit: 10, RetryAfter: time.Second, ResetAfter: time.Minute}, nil
+			return limit.Decision{Granted: asked != 2, Limit: 10, RetryAfter: time.Second, ResetAfter: time.Minute}, nil
 		}}}
-		transport := httplimit.NewTransport(answers(http.StatusOK), first, httplimit.WithPolicy(httplimit.Policy{Name: "second", Limiter: second}))
+		transport := httplimit.NewTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(1500 * time.Millisecond)
+			return answers(status, "Retry-After", "9")(r)
+		}), first, httplimit.WithPolicy(httplimit.Policy{Name: "second", Limiter: second}))
+		go fetch(t, transport, api)
+		time.Sleep(time.Millisecond)
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(2500*time.Millisecond, cancel)
+		time.AfterFunc(2500*time.Millisecond, func() {
+			assert.Len(t, second.GivenBack(), status/http.StatusTooManyRequests)
+			cancel()
+		})
 		took, err := send(ctx, t, transport, api)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, 2500*time.Millisecond, took)
 		assert.Len(t, second.GivenBack(), 1)
-		assert.Len(t, second.Asked(), 2, "it was kept")
+		assert.Len(t, second.Asked(), 3, "it was kept")
 	})
 }
 

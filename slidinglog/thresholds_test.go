@@ -332,6 +332,9 @@ func TestAnswersLostOfALogAndItsThreshold(t *testing.T) {
 		assert.Equal(t, taken, direct.ZCard(ctx, key).Val())
 	}
 	take(1)
+	before := logs.Requests() + hashes.Requests()
+	take(1)
+	assert.LessOrEqual(t, logs.Requests()+hashes.Requests()-before, 2, "a call of each")
 	for _, fault := range []redistest.Action{redistest.DropAnswer, redistest.Cut, redistest.Swallow} {
 		logs.OnCommand(redistest.Nth(1, "evalsha", fault))
 		take(2)
