@@ -219,6 +219,7 @@ func TestSettle_ChargesWhatTheBucketHasNot(t *testing.T) {
 		"Refused":          {8, 4, 0, 11, -9},
 		"Later":            {0, 4, 2 * time.Minute, 10, 2},
 		"Overflown":        {0, 4, 20 * time.Minute, 9, 10},
+		"OverflownInPart":  {0, 4, 8 * time.Minute, 25, -7},
 		"MoreThanLuaHolds": {0, 1, 0, math.MaxInt64 / 2, -9007199254740991},
 	}
 	limitertest.Each(t, map[string]bool{"Noted": true, "NotNoted": false}, func(t *testing.T, noted bool) {
