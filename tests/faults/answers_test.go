@@ -530,6 +530,12 @@ func TestObserverReceivesRepairs(t *testing.T) {
 				r.call(t, s, l)
 			}
 			s.checkTold(t, limit.StateRepaired, "{orders}", r.told) // the second comes too soon
+			if time.Sleep(time.Minute); r.told {
+				limitertest.Try(t, l, 1)
+				lose(value)(t, s.rdb)
+				reads(t, s, l)
+				assert.Len(t, s.events(limit.StateRepaired), 2, "a minute later")
+			}
 		})
 	})
 }
