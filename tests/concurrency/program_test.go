@@ -246,6 +246,18 @@ func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 	}
 }
 
+func TestKeyed_KeepsHandlesOf100000Keys(t *testing.T) {
+	t.Parallel()
+	k := rratelimiter.New(answering{}).Keyed("users:", rratelimiter.PerMinute(100), fromMemory...)
+	all := make([]*rratelimiter.RateLimiter, 100_000)
+	for i := range all {
+		all[i] = k.Limiter("user-" + strconv.Itoa(i))
+	}
+	for i, l := range all {
+		require.Same(t, l, k.Limiter("user-"+strconv.Itoa(i)))
+	}
+}
+
 // An observerTest is a test of a Client that a Recorder observes.
 type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder)
 
