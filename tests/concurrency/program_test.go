@@ -416,10 +416,15 @@ func TestShadow_OfAClient(t *testing.T) {
 			require.NoError(t, limitertest.Granted(client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))))
 			limitertest.MustAcquire(t, one, 1)
 		}
+		require.NoError(t, two.Release(t.Context(), 4), "they were let through")
 		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")
-		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
+		users := client.Keyed("users:", limitertest.Every(1, time.Hour))
+		_, back, err := users.TakeReturnable(t.Context(), "ann", 7)
 		require.NoError(t, err)
 		require.NoError(t, back(t.Context()))
+		limitertest.MustAcquire(t, users.Limiter("ann"), 1)
+		require.NoError(t, users.Release(t.Context(), "ann", 1))
+		assert.Equal(t, int64(1), limitertest.Available(t, users.Limiter("ann")), "those let through have gone back before")
 	})
 }
 
