@@ -223,8 +223,11 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 	"KeyedFunc_ChangedRateReachesTheKeyAtItsNextCall": func(t *testing.T, rdb redistest.Client) {
 		p := newPlans()
 		k := limitertest.NewClient(t, rdb).KeyedFunc("plan:", p.of, rratelimiter.WithRefusalCache())
+		other := limitertest.NewClient(t, rdb).KeyedFunc("plan:", newPlans().of)
 		limittest.Take(t, k, "ann", 10)
 		assert.False(t, limittest.Take(t, k, "ann", 1).Granted)
+		assert.False(t, limittest.Take(t, other, "ann", 1).Granted)
+		time.Sleep(time.Minute)
 		p["ann"] = rratelimiter.PerHour(50)
 		assert.Equal(t, limit.Decision{Granted: true, Limit: 50, Remaining: 39, ResetAfter: time.Hour}, limittest.Take(t, k, "ann", 1),
 			"the 10 are still in use")
@@ -234,6 +237,10 @@ var ofHandles = limitertest.Tests[redistest.Client]{
 		require.ErrorIs(t, limitertest.Second(k.Take(t.Context(), "ann", 1)), rratelimiter.ErrInvalidConfig)
 		p["ann"] = rratelimiter.PerHour(50)
 		assert.True(t, limittest.Take(t, k, "ann", 1).Granted)
+		for range 2 {
+			assert.EqualValues(t, 50, limittest.Take(t, other, "ann", 1).Limit, "a program that learnt its answer before changes nothing back")
+			time.Sleep(2 * time.Minute)
+		}
 	},
 }
 

@@ -246,6 +246,18 @@ func TestKeyed_MakesOneHandleForAll(t *testing.T) {
 	}
 }
 
+func TestKeyed_KeepsHandlesOf100000Keys(t *testing.T) {
+	t.Parallel()
+	k := rratelimiter.New(answering{}).Keyed("users:", rratelimiter.PerMinute(100), fromMemory...)
+	all := make([]*rratelimiter.RateLimiter, 100_000)
+	for i := range all {
+		all[i] = k.Limiter("user-" + strconv.Itoa(i))
+	}
+	for i, l := range all {
+		require.Same(t, l, k.Limiter("user-"+strconv.Itoa(i)))
+	}
+}
+
 // An observerTest is a test of a Client that a Recorder observes.
 type observerTest func(t *testing.T, client *rratelimiter.Client, r *limitertest.Recorder)
 
@@ -404,10 +416,15 @@ func TestShadow_OfAClient(t *testing.T) {
 			require.NoError(t, limitertest.Granted(client.TryAcquireAll(t.Context(), time.Minute, one.Claim(1), two.Claim(1))))
 			limitertest.MustAcquire(t, one, 1)
 		}
+		require.NoError(t, two.Release(t.Context(), 4), "they were let through")
 		assert.Equal(t, int64(8), limitertest.Available(t, two), "the one that they were granted together")
-		_, back, err := client.Keyed("users:", limitertest.Every(1, time.Hour)).TakeReturnable(t.Context(), "ann", 7)
+		users := client.Keyed("users:", limitertest.Every(1, time.Hour))
+		_, back, err := users.TakeReturnable(t.Context(), "ann", 7)
 		require.NoError(t, err)
 		require.NoError(t, back(t.Context()))
+		limitertest.MustAcquire(t, users.Limiter("ann"), 1)
+		require.NoError(t, users.Release(t.Context(), "ann", 1))
+		assert.Equal(t, int64(1), limitertest.Available(t, users.Limiter("ann")), "those let through have gone back before")
 	})
 }
 
