@@ -437,7 +437,7 @@ func TestFailure_AnswersInTheCallersTime(t *testing.T) {
 			for range 10 {
 				_, _ = s.in20ms("log=ann")
 			}
-			for _, text := range []string{"log=ann", "log=ann | 2", "log=ann | 0", "log=ann | -1", "day=ann | -1", "held=ann, rrl_reservation=none | 2"} {
+			for text := range strings.SplitSeq("log=a; log=a | 2; log=a | 0; log=a | -1; day=a | -1; held=a, rrl_reservation=none | 2", "; ") {
 				_, took := s.in20ms(text)
 				assert.LessOrEqual(t, took, 5*time.Millisecond, text)
 			}
