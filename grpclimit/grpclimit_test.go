@@ -433,6 +433,20 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// Of a chain of interceptors, the innermost tells its figures first.
+func TestTrailersOfAChain(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"unary server", "stream server"} {
+		stream, key := &transport{}, grpclimit.WithKey(text("a", nil))
+		outer, inner := grpclimit.New(middlewaretest.Budget(9, 0), key), grpclimit.New(middlewaretest.Budget(1, 0), key)
+		ctx := grpc.NewContextWithServerTransportStream(t.Context(), stream)
+		assert.NoError(t, interceptors[kind](outer)(ctx, func() error {
+			return interceptors[kind](inner)(ctx, func() error { return nil })
+		}))
+		assert.Equal(t, []string{"1", "9", "0", "8"}, figures(stream.trailer), kind)
+	}
+}
+
 // The key functions of a policy go nowhere else: the application may use a part of a slice.
 func TestWithPolicy_KeyLeavesTheApplicationsSliceAlone(t *testing.T) {
 	t.Parallel()

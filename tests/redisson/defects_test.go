@@ -183,9 +183,11 @@ func uses(of func(use step) scenario, but ...string) map[string]scenario {
 			second := p.client.RateLimiter(limitertest.Besides(p.l.Name()), rratelimiter.WithDefault(every(9, second)))
 			require.NoError(p, limitertest.Second(p.client.TryAcquireAll(p.Context(), 0, p.l.Claim(1), second.Claim(1))))
 		},
+		"Take":             does("Take"),
 		"AvailablePermits": does("AvailablePermits"),
 		"Release":          does("Release"),
 		"Expire":           does("Expire"),
+		"ExpireAt":         does("ExpireAt"),
 		"ClearExpire":      does("ClearExpire"),
 		"KeepState": func(p *play) {
 			cfg := limitertest.ConfigOf(p, p.l)

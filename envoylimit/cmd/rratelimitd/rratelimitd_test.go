@@ -29,6 +29,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter/internal/test/limitertest"
 	"github.com/rratelimiter/rratelimiter/internal/test/redistest"
 )
 
@@ -196,14 +197,14 @@ func TestServe_AnswersByGRPCAndHTTP(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, healthv1.HealthCheckResponse_SERVING, answer.GetStatus())
 	}
-	var watches []healthv1.Health_WatchClient
+	watches := map[string]healthv1.Health_WatchClient{}
 	for name, want := range map[string]string{"ratelimit": "SERVING", "other": "SERVICE_UNKNOWN"} {
 		watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{Service: name})
 		require.NoError(t, err)
 		answer, err := watch.Recv()
 		require.NoError(t, err)
 		assert.Equal(t, want, answer.GetStatus().String())
-		watches = append(watches, watch)
+		watches[name] = watch
 	}
 	_, text := r.get("/healthcheck", "")
 	assert.Equal(t, "OK", text)
@@ -240,10 +241,11 @@ func TestServe_AnswersByGRPCAndHTTP(t *testing.T) {
 	})
 	r.stop()
 	assert.Contains(t, r.log.String(), "draining")
-	for _, watch := range watches {
-		for answer, err := watch.Recv(); err == nil; answer, err = watch.Recv() {
-			assert.Equal(t, healthv1.HealthCheckResponse_NOT_SERVING, answer.GetStatus())
+	for name, watch := range watches {
+		if name == "ratelimit" {
+			assert.Equal(t, healthv1.HealthCheckResponse_NOT_SERVING, limitertest.Must(watch.Recv())(t).GetStatus())
 		}
+		assert.ErrorIs(t, limitertest.Second(watch.Recv()), io.EOF)
 	}
 }
 
