@@ -489,11 +489,7 @@ func TestLease_ShortOneSparesCalls(t *testing.T) {
 	limitertest.Bubbles(t, calls, func(t *testing.T, call func(context.Context, *rratelimiter.KeyedLimiter) (bool, error)) {
 		s := newKeyedScene(t, limitertest.Every(1000, time.Minute), 3, limitertest.Ahead(10*time.Second), rratelimiter.WithRefusalCache())
 		other := limitertest.NewClient(t, s.Mini).RateLimiter(s.Name())
-		take := func() bool {
-			granted, err := call(t.Context(), s.keyed)
-			require.NoError(t, err)
-			return granted
-		}
+		take := func() bool { return limitertest.Must(call(t.Context(), s.keyed))(t) }
 		for range 100 {
 			require.True(t, take())
 		}

@@ -162,11 +162,7 @@ func TestRelease_InManyCallsMeetsFaults(t *testing.T) {
 func peeksAndTakes(permits int64) step {
 	return func(p *play) {
 		var peeked limit.Decision
-		untouched(func(p *play) {
-			var err error
-			peeked, err = p.l.Peek(p.Context(), permits)
-			require.NoError(p, err)
-		})(p)
+		untouched(func(p *play) { peeked = limitertest.Must(p.l.Peek(p.Context(), permits))(p) })(p)
 		assert.Equal(p, peeked, limitertest.Take(p, p.l, permits), permits)
 	}
 }

@@ -347,12 +347,10 @@ func oldRefuses(permits int64) step {
 
 func members(t testing.TB, rdb redistest.Client, key string) []codec.Member {
 	t.Helper()
-	texts, err := rdb.ZRange(t.Context(), key, 0, -1).Result()
-	require.NoError(t, err)
+	texts := limitertest.Must(rdb.ZRange(t.Context(), key, 0, -1).Result())(t)
 	all := make([]codec.Member, len(texts))
 	for i, text := range texts {
-		all[i], err = codec.Parse(text)
-		require.NoError(t, err)
+		all[i] = limitertest.Must(codec.Parse(text))(t)
 	}
 	return all
 }
