@@ -16,7 +16,7 @@ import (
 
 func TestGoldenBytes(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "[Layout(0) B C D1 D2 D Layout(6)]", fmt.Sprint([]codec.Layout{0, 1, 2, 3, 4, codec.LayoutD, codec.LayoutD + 1}))
+	assert.Equal(t, "[Layout(0) B C D1 D2 D Layout(6)]", fmt.Sprint([...]codec.Layout{0, codec.LayoutB, 2, 3, 4, codec.LayoutD, 6}))
 	for _, c := range []struct {
 		name    string
 		layout  codec.Layout

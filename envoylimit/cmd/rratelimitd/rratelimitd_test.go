@@ -103,8 +103,7 @@ func start(t *testing.T, dir, redis string, flags ...string) *running {
 
 func (r *running) dial(creds credentials.TransportCredentials) *grpc.ClientConn {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(creds))
-	require.NoError(r.t, err)
+	conn := limitertest.Must(grpc.NewClient(r.grpc, grpc.WithTransportCredentials(creds)))(r.t)
 	r.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -140,14 +139,11 @@ func (r *running) get(page, body string) (int, string) {
 	case "/json":
 		method = http.MethodPost
 	}
-	q, err := http.NewRequestWithContext(r.t.Context(), method, "http://"+at+page, strings.NewReader(body))
-	require.NoError(r.t, err)
+	q := limitertest.Must(http.NewRequestWithContext(r.t.Context(), method, "http://"+at+page, strings.NewReader(body)))(r.t)
 	answer, err := http.DefaultClient.Do(q)
 	require.NoError(r.t, err)
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(r.t, err)
-	return answer.StatusCode, string(text)
+	return answer.StatusCode, string(limitertest.Must(io.ReadAll(answer.Body))(r.t))
 }
 
 func TestRun_Commands(t *testing.T) {
@@ -193,17 +189,13 @@ func TestServe_AnswersByGRPCAndHTTP(t *testing.T) {
 	r := startMini(t, web, "--headers", "--drain", "1h") // which clients that watch do not use up
 	health := healthv1.NewHealthClient(r.dial(insecure.NewCredentials()))
 	for _, name := range []string{"", "ratelimit"} {
-		answer, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name})
-		require.NoError(t, err)
+		answer := limitertest.Must(health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: name}))(t)
 		assert.Equal(t, healthv1.HealthCheckResponse_SERVING, answer.GetStatus())
 	}
 	watches := map[string]healthv1.Health_WatchClient{}
 	for name, want := range map[string]string{"ratelimit": "SERVING", "other": "SERVICE_UNKNOWN"} {
-		watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{Service: name})
-		require.NoError(t, err)
-		answer, err := watch.Recv()
-		require.NoError(t, err)
-		assert.Equal(t, want, answer.GetStatus().String())
+		watch := limitertest.Must(health.Watch(t.Context(), &healthv1.HealthCheckRequest{Service: name}))(t)
+		assert.Equal(t, want, limitertest.Must(watch.Recv())(t).GetStatus().String())
 		watches[name] = watch
 	}
 	_, text := r.get("/healthcheck", "")
@@ -322,10 +314,8 @@ func TestServe_TLS(t *testing.T) {
 	t.Parallel()
 	ca, cert, key := redistest.StartTLS(t).TLSFiles()
 	r := startMini(t, web, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", ca)
-	pem, err := os.ReadFile(ca)
-	require.NoError(t, err)
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	require.NoError(t, err)
+	pem := limitertest.Must(os.ReadFile(ca))(t)
+	pair := limitertest.Must(tls.LoadX509KeyPair(cert, key))(t)
 	roots := x509.NewCertPool()
 	require.True(t, roots.AppendCertsFromPEM(pem))
 	for name, tc := range map[string]struct {
@@ -391,12 +381,10 @@ func TestServe_ClosesAfterTheDrain(t *testing.T) {
 func TestServe_KeepsConnectionsThatPing(t *testing.T) {
 	t.Parallel()
 	r := startMini(t, web)
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", r.grpc)
-	require.NoError(t, err)
+	conn := limitertest.Must((&net.Dialer{}).DialContext(t.Context(), "tcp", r.grpc))(t)
 	defer func() { _ = conn.Close() }()
 	send := func(frame ...byte) {
-		_, err := conn.Write(frame)
-		require.NoError(t, err)
+		require.NoError(t, limitertest.Second(conn.Write(frame)))
 	}
 	const settings, ping, goAway = 4, 6, 7
 	send([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")...)
@@ -405,11 +393,9 @@ func TestServe_KeepsConnectionsThatPing(t *testing.T) {
 		time.Sleep(pingsEvery) // so often at most
 		send(0, 0, 8, ping, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)
 		for head := (make([]byte, 9)); head[3] != ping; {
-			_, err := io.ReadFull(conn, head)
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Second(io.ReadFull(conn, head)))
 			require.NotEqual(t, byte(goAway), head[3])
-			_, err = io.CopyN(io.Discard, conn, int64(binary.BigEndian.Uint32(append([]byte{0}, head[:3]...))))
-			require.NoError(t, err)
+			require.NoError(t, limitertest.Second(io.CopyN(io.Discard, conn, int64(binary.BigEndian.Uint32(append([]byte{0}, head[:3]...))))))
 		}
 	}
 	assert.Equal(t, "OK", r.ask("ann"))
