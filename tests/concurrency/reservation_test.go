@@ -333,7 +333,7 @@ var reservationScenes = map[string]limitertest.SceneTest[*limitertest.Scene]{
 		time.Sleep(time.Nanosecond)
 		assert.EqualValues(t, 10, limitertest.Available(t, s.RateLimiter))
 	}},
-	// It is as none.
+	// One that is not shorter than the interval changes nothing.
 	"a hold that is too long": {Cfg: limitertest.Every(10, time.Minute), Run: func(t *testing.T, s *limitertest.Scene) {
 		for _, d := range []time.Duration{time.Minute, time.Hour, 1<<63 - 1} {
 			r := limitertest.Reserve(t, s.RateLimiter, 1, rratelimiter.Hold(d))
