@@ -135,8 +135,8 @@ func tenAMinute(rdb redistest.Client) *fixedwindow.Limiter {
 	return fixedwindow.New(limitertest.OpenClient(rdb), fixedwindow.Config{Limit: 10, Window: time.Minute})
 }
 
-// A value written by hand, or whose writer crashed before EXPIRE, refuses for ever. A window belongs to those who opened it: its end
-// stays where it is, unless it lies further ahead than a window of ours can, as after the clock was set back.
+// A value written by hand, or whose writer crashed before EXPIRE, refuses for ever. A window belongs to those who opened it: we
+// leave its end alone unless it is further away than any of ours could be, because the clock was set back.
 func TestFaultValueWithoutTTL(t *testing.T) {
 	t.Parallel()
 	limitertest.Virtual(t, map[string]time.Duration{

@@ -199,9 +199,12 @@ func StartRedisson(source, release string) (*Process, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	got, err := Call[string](ctx, j, "version")
-	if err != nil || got != jar {
+	if err == nil && got != jar {
+		err = fmt.Errorf("the JVM has Redisson %s, not %s", got, jar)
+	}
+	if err != nil {
 		j.Close()
-		return nil, errors.Join(err, fmt.Errorf("the JVM has Redisson %q, not %s", got, jar))
+		return nil, err
 	}
 	return j, nil
 }

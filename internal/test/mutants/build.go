@@ -114,7 +114,7 @@ func (r *run) build(path string) *suite {
 // A suite whose tests have changed is another.
 type records struct {
 	file *os.File
-	by   map[string]string
+	by   map[string]string // by a mutant's number and a suite's hash
 }
 
 func (rs *records) open(path string) {

@@ -198,8 +198,8 @@ func (s *suite) testsOf(m mutant) (names []string) {
 func (r *run) ask(s *suite) {
 	began, asked, noticed := time.Now(), 0, 0
 	left := slices.DeleteFunc(slices.Clone(r.mutants), func(m mutant) bool {
-		_, asked := r.records.of(m, s)
-		return asked || !r.mine(m) || r.fate(m) == killed || len(s.testsOf(m)) == 0
+		_, known := r.records.of(m, s)
+		return known || !r.mine(m) || r.fate(m) == killed || len(s.testsOf(m)) == 0
 	})
 	var lock sync.Mutex
 	each(r.jobs, len(left), func(i int) {
